@@ -1,0 +1,300 @@
+"""The state of an operation as a fold of its events, and what may follow what.
+
+`apply` is total over the event types; it judges nothing anew: states come from the events that name them, and from the
+one rule that a dispatch without an answer is unknown.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+from sshop import errors
+from sshop.core import events
+from sshop.core.events import Event
+from sshop.core.operation import (
+    BOUNDARY_ORDER,
+    Account,
+    Attempt,
+    Boundary,
+    Contract,
+    DispatchState,
+    Health,
+    Operation,
+    Result,
+    State,
+)
+
+# What a dispatched and unresolved operation is called, by what the host was last seen to say of it.
+HOST_STATE: dict[str | None, State] = {
+    None: State.UNKNOWN,
+    "running": State.OPEN,
+    "claimed": State.UNKNOWN,
+    "absent": State.UNKNOWN,
+    "never_started": State.UNKNOWN,
+    "interrupted": State.UNKNOWN,
+    "unreadable": State.UNKNOWN,
+    "expired": State.UNKNOWN,
+    "fenced": State.UNKNOWN,
+    "exited": State.UNKNOWN,
+}
+
+
+def fold(history: Iterable[Event]) -> Operation | None:
+    """The operation that a history of one operation's events yields."""
+    operation: Operation | None = None
+    for event in history:
+        operation = apply(operation, event)
+    return operation
+
+
+def apply(operation: Operation | None, event: Event) -> Operation | None:
+    """The operation after one more event; None for an event that belongs to no operation.
+
+    Raises `LedgerCorrupt` where an event belongs to an operation or attempt that does not exist.
+    """
+    if event.operation_id is None:
+        return operation
+    body = event.body
+    if isinstance(body, events.IntentCreated):
+        return _created(event, body)
+    if operation is None:
+        raise errors.LedgerCorrupt(f"event {event.seq} belongs to operation {event.operation_id}, which has no intent")
+    return dataclasses.replace(_step(operation, event), updated_at=event.at)
+
+
+def _created(event: Event, body: events.IntentCreated) -> Operation:
+    assert event.operation_id is not None
+    return Operation(
+        operation_id=event.operation_id,
+        session_id=event.session_id,
+        owner=body.owner,
+        owner_pid=body.owner_pid,
+        owner_pid_start=body.owner_pid_start,
+        owner_machine=body.owner_machine,
+        account=Account.from_json(body.account),
+        created_at=event.at,
+        updated_at=event.at,
+        kind=body.kind,
+        name=body.name,
+        summary=body.summary,
+        subject_ref=body.subject_ref,
+        category=body.category,
+        effects=tuple(body.effects),
+        command=body.command,
+        fingerprint=body.fingerprint,
+        secret_fingerprint=body.secret_fingerprint,
+        secret_key_id=body.secret_key_id,
+        budget=body.budget,
+        note=body.note,
+        policy_digest=body.policy_digest,
+        policy_commit=body.policy_commit,
+        new=body.new,
+        contract=body.contract,
+        supersedes=body.supersedes,
+    )
+
+
+def _step(operation: Operation, event: Event) -> Operation:
+    replace = dataclasses.replace
+    match event.body:
+        case events.AttemptOpened() as body:
+            return replace(operation, attempts=(*operation.attempts, _opened(event, body)))
+        case events.AttemptDispatched() as body:
+            changed = _with_attempt(
+                operation,
+                event,
+                dispatched_at=event.at,
+                generation=body.generation,
+                boundary=Boundary.REQUEST_SENT,
+                boundary_seen_by="runner",
+                store_id=body.store_id,
+                host_key=body.host_key,
+                authority_ref=body.authority_ref,
+            )
+            return replace(
+                changed,
+                generation=max(operation.generation, body.generation),
+                store_id=operation.store_id or body.store_id,
+                host_state=None,
+            )
+        case events.BoundarySeen() as body:
+            return _boundary(operation, event, body)
+        case events.ResponseLost():
+            return _with_attempt(operation, event, response="lost")
+        case events.ResponseReceived() as body:
+            return _received(operation, event, body)
+        case events.AttemptClosed() as body:
+            return _closed(operation, event, body)
+        case events.LookupPerformed() as body:
+            generation = max(operation.generation, body.generation or 0)
+            return _observed(replace(operation, generation=generation), body.host_state)
+        case events.RemoteRecordFound() as body:
+            found = _with_record(operation, body.record_id)
+            return replace(found, result=Result.from_json(body.result), replayed=True, host_state="exited")
+        case events.OperationResolved() as body:
+            return replace(
+                operation,
+                state=State(body.state),
+                resolved_by=body.by,
+                resolution=body.why,
+                contract=body.contract,
+                refusal=None,
+            )
+        case events.RetryRefused() as body:
+            return replace(operation, refusal=body.refusal)
+        case events.RetryDecided():
+            return replace(operation, refusal=None)
+        case events.OwnerChanged() as body:
+            return replace(
+                operation,
+                owner=body.owner,
+                owner_pid=body.owner_pid,
+                owner_pid_start=body.owner_pid_start,
+                owner_machine=body.owner_machine,
+            )
+        case events.OperationAcknowledged():
+            return replace(operation, acknowledged=True)
+        case events.OperationSuperseded() as body:
+            return replace(operation, superseded_by=body.by)
+        case events.ApprovalGranted() | events.ApprovalRevoked() | events.ApprovalSpent():
+            return operation
+        case _:
+            raise errors.LedgerCorrupt(f"event {event.seq} of type {event.type} cannot belong to an operation")
+
+
+def _opened(event: Event, body: events.AttemptOpened) -> Attempt:
+    assert event.attempt_id is not None
+    return Attempt(
+        attempt_id=event.attempt_id,
+        number=body.number,
+        session_id=event.session_id,
+        opened_at=event.at,
+        pid=body.pid,
+        pid_start=body.pid_start,
+        machine=body.machine,
+        retry_of_attempt_id=body.retry_of_attempt_id,
+        retry_reason=body.retry_reason,
+        retry_decision=body.retry_decision,
+        budget_remaining=body.budget_remaining,
+        fingerprint=body.fingerprint,
+        prior_fingerprint=body.prior_fingerprint,
+        secret_fingerprint=body.secret_fingerprint,
+        authority_ref=body.authority_ref,
+        policy_digest=body.policy_digest,
+    )
+
+
+def attempt_of(operation: Operation, attempt_id: str | None) -> Attempt:
+    """The attempt of that ID. Raises `LedgerCorrupt` where the operation has none."""
+    for attempt in operation.attempts:
+        if attempt.attempt_id == attempt_id:
+            return attempt
+    raise errors.LedgerCorrupt(f"operation {operation.operation_id} has no attempt {attempt_id}")
+
+
+def _with_attempt(operation: Operation, event: Event, **changes: object) -> Operation:
+    attempt_of(operation, event.attempt_id)
+    attempts = tuple(
+        dataclasses.replace(attempt, **changes) if attempt.attempt_id == event.attempt_id else attempt  # type: ignore[arg-type]
+        for attempt in operation.attempts
+    )
+    return dataclasses.replace(operation, attempts=attempts)
+
+
+def _with_record(operation: Operation, record_id: str | None) -> Operation:
+    if record_id is None or record_id in operation.records:
+        return operation
+    return dataclasses.replace(operation, records=(*operation.records, record_id))
+
+
+def further(one: str, other: str) -> str:
+    """The boundary that lies further on the way."""
+    return max(one, other, key=lambda boundary: BOUNDARY_ORDER.index(Boundary(boundary)))
+
+
+def _boundary(operation: Operation, event: Event, body: events.BoundarySeen) -> Operation:
+    attempt = attempt_of(operation, event.attempt_id)
+    changes: dict[str, object] = {}
+    if further(attempt.boundary, body.boundary) != attempt.boundary:
+        changes = {"boundary": body.boundary, "boundary_seen_by": body.seen_by}
+    for name in ("record_id", "sync", "host_key", "store_id"):
+        if getattr(body, name) is not None:
+            changes[name] = getattr(body, name)
+    operation = _with_attempt(operation, event, **changes)
+    if body.seen_by == "host" and body.record_id is not None and body.generation is not None:
+        operation = dataclasses.replace(
+            _with_record(operation, body.record_id),
+            claim_seen=(body.generation, body.record_id),
+            generation=max(operation.generation, body.generation),
+        )
+    return operation
+
+
+def _observed(operation: Operation, host_state: str | None) -> Operation:
+    """What is said of an operation after the host said something of it, or nothing."""
+    if operation.resolved:
+        return operation
+    state = HOST_STATE[host_state] if operation.dispatched else State.OPEN
+    return dataclasses.replace(operation, host_state=host_state, state=state)
+
+
+def _received(operation: Operation, event: Event, body: events.ResponseReceived) -> Operation:
+    operation = _with_attempt(operation, event, response=body.code or body.kind, detail=body.detail)
+    if body.result is not None:
+        operation = dataclasses.replace(
+            _with_record(operation, body.record_id), result=Result.from_json(body.result), replayed=not body.own
+        )
+    generation = max(operation.generation, body.generation or 0)
+    return dataclasses.replace(operation, host_state=body.host_state, generation=generation)
+
+
+def _closed(operation: Operation, event: Event, body: events.AttemptClosed) -> Operation:
+    attempt = attempt_of(operation, event.attempt_id)
+    operation = _with_attempt(
+        operation,
+        event,
+        closed_at=event.at,
+        dispatch_state=body.dispatch_state,
+        boundary=further(attempt.boundary, body.boundary),
+        boundary_seen_by=body.boundary_seen_by if body.boundary_seen_by else attempt.boundary_seen_by,
+        nothing_claimed=body.nothing_claimed,
+        response=attempt.response or body.code,
+        detail=body.detail or attempt.detail,
+    )
+    if body.dispatch_state == DispatchState.NOT_SENT:
+        return operation
+    return _observed(operation, operation.host_state)
+
+
+def may_dispatch(operation: Operation, attempt_id: str, decisions_at_opening: int) -> None:
+    """Refuse what a runner that was stopped and wakes late must not do.
+
+    Raises `Refused` where the attempt is closed, the operation resolved, or decided since the attempt was opened.
+    Source: DESIGN section 3.
+    """
+    attempt = attempt_of(operation, attempt_id)
+    name = operation.operation_id
+    if not attempt.in_flight:
+        raise errors.Refused("not_the_owner", f"attempt {attempt_id} was closed by another process", operation_id=name)
+    if attempt.dispatched_at is not None:
+        raise errors.Refused("not_the_owner", f"attempt {attempt_id} was dispatched before", operation_id=name)
+    if operation.resolved:
+        raise errors.Refused("not_the_owner", f"operation {name} is {operation.state} by now", operation_id=name)
+    if operation.decisions != decisions_at_opening:
+        raise errors.Refused("not_the_owner", f"operation {name} was decided meanwhile", operation_id=name)
+
+
+def health(operation: Operation) -> Health:
+    """Whether one distinct effect, or none, is proved (DESIGN section 2)."""
+    if operation.state == State.DUPLICATE:
+        return Health.DUPLICATE
+    if operation.refusal == "key_conflict" or operation.resolved_by == "key_conflict":
+        return Health.KEY_CONFLICT
+    if operation.unresolved:
+        return Health.UNCERTAIN
+    return Health.HEALTHY
+
+
+def contract_at_birth(declared: bool) -> Contract:
+    return Contract.UNCHECKED if declared else Contract.NOT_DECLARED
