@@ -76,9 +76,7 @@ def make_accounts(base: Path, names: Iterable[str]) -> list[Account]:
                 link.symlink_to(shell)
             shell = str(link)
         uid = FIRST_UID + index if as_root else os.getuid()
-        accounts.append(
-            Account(f"u-{name}", uid, uid if as_root else os.getgid(), base / "home" / f"u-{name}", shell)
-        )
+        accounts.append(Account(f"u-{name}", uid, uid if as_root else os.getgid(), base / "home" / f"u-{name}", shell))
     return accounts
 
 
@@ -104,7 +102,9 @@ def write_databases(folder: Path, accounts: Sequence[Account], sudoers: str | No
     }
     if os.geteuid() == 0:
         # `*`: no password is good, and the account is not locked
-        texts["/etc/shadow"] = Path("/etc/shadow").read_text() + "".join(f"{a.name}:*:19000:0:99999:7:::\n" for a in added)
+        texts["/etc/shadow"] = Path("/etc/shadow").read_text() + "".join(
+            f"{a.name}:*:19000:0:99999:7:::\n" for a in added
+        )
         if sudoers is not None:
             texts["/etc/sudoers"] = sudoers
     binds = {}

@@ -64,6 +64,7 @@ def main() -> int:
     check(libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl")
     if spec["binds"] is not None:
         enter_namespace(spec["binds"])
+
     def tie() -> None:
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 

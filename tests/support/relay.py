@@ -50,14 +50,16 @@ class _Link:
     def end(self, *, reset: bool) -> None:
         for writer in (self.client, self.server):
             if reset:
-                with contextlib.suppress(OSError):
-                    writer.get_extra_info("socket").setsockopt(
-                        socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
-                    )
-                writer.transport.abort()
+                _reset(writer)
             else:
                 with contextlib.suppress(OSError):
                     writer.close()
+
+
+def _reset(writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
 
 
 async def _delivered(writer: asyncio.StreamWriter) -> None:
@@ -181,7 +183,7 @@ class Relay:
         try:
             server_reader, server_writer = await asyncio.open_connection(*self.target)
         except OSError:
-            writer.transport.abort()
+            _reset(writer)
             return
         for end in (writer, server_writer):
             end.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -262,7 +264,7 @@ class Relay:
         for link in list(self._links):
             if self.keep_server:
                 link.severed = True
-                link.client.transport.abort()
+                _reset(link.client)
             else:
                 link.end(reset=reset)
 

@@ -23,7 +23,7 @@ from typing import Self
 from tests.support.accounts import Account, installed_shells, make_accounts, own_account, write_databases
 from tests.support.counter import Counter
 from tests.support.process import Process, descendants, kill_below, read_process, send, wait_gone
-from tests.support.tools import require_tool
+from tests.support.tools import missing, require_tool
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -108,6 +108,13 @@ class Sshd:
         """The account to take where any will do."""
         return next(iter(self.accounts))
 
+    def require_user(self, short: str) -> str:
+        """The name of the account with that short name; ends the calling test where this system cannot have it."""
+        name = f"u-{short}"
+        if name not in self.accounts:
+            missing(f"no account {name} here: {self.limited or 'its login shell is not installed'}")
+        return name
+
     def home(self, user: str | None = None) -> Path:
         return self.accounts[user or self.user].home
 
@@ -133,11 +140,15 @@ class Sshd:
         if extra:
             common = "".join(f"  {line.strip()}\n" for line in extra.splitlines()) + common
         text = "".join(f"Host {a.alias}\n  User {a.name}\n{common}\n" for a in self.accounts.values())
-        path = self.ssh_config_path if name is None and port == self.port else self.base / (name or f"ssh_config.{port}")
+        path = (
+            self.ssh_config_path if name is None and port == self.port else self.base / (name or f"ssh_config.{port}")
+        )
         path.write_text(text)
         return path
 
-    def ssh(self, user: str, command: str, *, data: bytes = b"", timeout: float = 30) -> subprocess.CompletedProcess[bytes]:
+    def ssh(
+        self, user: str, command: str, *, data: bytes = b"", timeout: float = 30
+    ) -> subprocess.CompletedProcess[bytes]:
         """Run a command line by the plain ssh program, to look at the host or as the naive peer."""
         argv = [require_tool("ssh"), "-F", str(self.ssh_config_path), self.accounts[user].alias, command]
         return subprocess.run(argv, input=data, capture_output=True, timeout=timeout, check=False)

@@ -192,9 +192,7 @@ def run_with_kill(
             msg = f"the tracer failed: {stderr.decode(errors='replace')}"
             raise RuntimeError(msg)
         told = json.loads(report.read_text())
-    return CompletedRun(
-        point, told["killed"], told["returncode"], stdout, stderr, told["timed_out"], told["counts"]
-    )
+    return CompletedRun(point, told["killed"], told["returncode"], stdout, stderr, told["timed_out"], told["counts"])
 
 
 def require_trace() -> None:
