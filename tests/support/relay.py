@@ -206,8 +206,6 @@ class Relay:
         assert self._flow is not None
         with contextlib.suppress(ConnectionError, OSError):
             while True:
-                if not await self._apply_due(direction, writer):
-                    return
                 data = await reader.read(CHUNK)
                 while data:
                     await self._flow.wait()
@@ -215,7 +213,7 @@ class Relay:
                     if piece:
                         writer.write(piece)
                         await writer.drain()
-                    if data and not await self._apply_due(direction, writer):
+                    if not await self._apply_due(direction, writer):
                         return
                 if reader.at_eof():
                     break
