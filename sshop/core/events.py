@@ -62,6 +62,7 @@ class IntentCreated(Body):
     owner_pid_start: str
     owner_machine: str
     contract: str
+    terms: dict[str, Any] = dataclasses.field(default_factory=dict)
     supersedes: str | None = None
 
 

@@ -23,6 +23,7 @@ from sshop.core.operation import (
     Operation,
     Result,
     State,
+    Terms,
 )
 
 # What a dispatched and unresolved operation is called, by what the host was last seen to say of it.
@@ -89,6 +90,7 @@ def _created(event: Event, body: events.IntentCreated) -> Operation:
         note=body.note,
         policy_digest=body.policy_digest,
         policy_commit=body.policy_commit,
+        terms=Terms.from_json(body.terms),
         new=body.new,
         contract=body.contract,
         supersedes=body.supersedes,
@@ -110,6 +112,7 @@ def _step(operation: Operation, event: Event) -> Operation:
                 boundary_seen_by="runner",
                 store_id=body.store_id,
                 host_key=body.host_key,
+                boot=body.boot,
                 authority_ref=body.authority_ref,
             )
             return replace(
@@ -127,8 +130,7 @@ def _step(operation: Operation, event: Event) -> Operation:
         case events.AttemptClosed() as body:
             return _closed(operation, event, body)
         case events.LookupPerformed() as body:
-            generation = max(operation.generation, body.generation or 0)
-            return _observed(replace(operation, generation=generation), body.host_state)
+            return _looked_up(operation, body)
         case events.RemoteRecordFound() as body:
             found = _with_record(operation, body.record_id)
             return replace(found, result=Result.from_json(body.result), replayed=True, host_state="exited")
@@ -141,6 +143,8 @@ def _step(operation: Operation, event: Event) -> Operation:
                 contract=body.contract,
                 refusal=None,
             )
+        case events.RetryRefused(refusal="key_conflict"):
+            return operation  # another request came under this ID; it says nothing of this one
         case events.RetryRefused() as body:
             return replace(operation, refusal=body.refusal)
         case events.RetryDecided():
@@ -161,6 +165,17 @@ def _step(operation: Operation, event: Event) -> Operation:
             return operation
         case _:
             raise errors.LedgerCorrupt(f"event {event.seq} of type {event.type} cannot belong to an operation")
+
+
+def _looked_up(operation: Operation, body: events.LookupPerformed) -> Operation:
+    if body.kind == "verify":
+        return dataclasses.replace(operation, contract=Contract(body.match))
+    if body.kind == "probe":
+        return operation  # what a condition says settles nothing by itself; the resolution that follows names it
+    if body.host_state is None:
+        return operation  # nobody answered, or not as the store that was promised
+    generation = max(operation.generation, body.generation or 0)
+    return _observed(dataclasses.replace(operation, generation=generation), body.host_state)
 
 
 def _opened(event: Event, body: events.AttemptOpened) -> Attempt:
@@ -285,11 +300,16 @@ def may_dispatch(operation: Operation, attempt_id: str, decisions_at_opening: in
         raise errors.Refused("not_the_owner", f"operation {name} was decided meanwhile", operation_id=name)
 
 
+def settled(operation: Operation) -> bool:
+    """Whether nothing of it is in flight and no attempt counts as dispatched: as if it had only been meant."""
+    return not operation.dispatched and not any(attempt.in_flight for attempt in operation.attempts)
+
+
 def health(operation: Operation) -> Health:
     """Whether one distinct effect, or none, is proved (DESIGN section 2)."""
     if operation.state == State.DUPLICATE:
         return Health.DUPLICATE
-    if operation.refusal == "key_conflict" or operation.resolved_by == "key_conflict":
+    if operation.resolved_by == "key_conflict":
         return Health.KEY_CONFLICT
     if operation.unresolved:
         return Health.UNCERTAIN

@@ -200,6 +200,7 @@ class Attempt:
     record_id: str | None = None
     host_key: str | None = None
     store_id: str | None = None
+    boot: str | None = None
     sync: str | None = None
     closed_at: str | None = None
     dispatch_state: str | None = None
@@ -246,6 +247,33 @@ class Result:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Terms:
+    """What the catalogue fixed for an operation beside its command, so that it can be continued from the ledger alone.
+
+    `verify` is the result contract: a command (`command.to_json`) and the exit status that satisfies it. `root` is the
+    folder of guard and store on the host.
+    """
+
+    timeout_s: int | None = None
+    success_exit: tuple[int, ...] = (0,)
+    rate_limited_exit: tuple[int, ...] = ()
+    temporary_failure_exit: tuple[int, ...] = ()
+    verify: dict[str, Any] | None = None
+    verify_exit: int = 0
+    weakest_grade: str | None = None
+    root: str = "~/.sshop"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            name: list(value) if isinstance(value, tuple) else value for name, value in dataclasses.asdict(self).items()
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Terms:
+        return cls(**{name: tuple(item) if isinstance(item, list) else item for name, item in value.items()})
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Operation:
     """One intended effect on one host account: the fold of its events."""
 
@@ -272,6 +300,7 @@ class Operation:
     note: str | None
     policy_digest: str | None
     policy_commit: str | None
+    terms: Terms = Terms()
     new: bool = False
     state: str = State.OPEN
     host_state: str | None = None
@@ -319,6 +348,7 @@ def operation_to_json(operation: Operation) -> dict[str, Any]:
     value["effects"] = list(operation.effects)
     value["records"] = list(operation.records)
     value["attempts"] = list(value["attempts"])
+    value["terms"] = operation.terms.to_json()
     value["claim_seen"] = list(operation.claim_seen) if operation.claim_seen else None
     return value
 
@@ -331,6 +361,7 @@ def operation_from_json(value: dict[str, Any]) -> Operation:
             **value,
             "account": Account.from_json(value["account"]),
             "effects": tuple(value["effects"]),
+            "terms": Terms.from_json(value["terms"]),
             "records": tuple(value["records"]),
             "claim_seen": (claim[0], claim[1]) if claim else None,
             "result": Result.from_json(result) if result else None,

@@ -1,0 +1,122 @@
+"""What a call for an operation means, given what the ledger holds: create, continue, attach, answer, or refuse. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+
+from sshop import errors
+from sshop.core.operation import Attempt, Category, Operation, State
+
+
+class Way(StrEnum):
+    """`create` a new operation, `attempt` one that exists, `attach` to what is under way, `answer` from the ledger,
+    or `settle` one that is unresolved by the recovery table.
+    """
+
+    CREATE = "create"
+    ATTEMPT = "attempt"
+    ATTACH = "attach"
+    SETTLE = "settle"
+    ANSWER = "answer"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Admission:
+    way: Way
+    operation: Operation | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Call:
+    """What distinguishes one request from another."""
+
+    account_key: str
+    category: str
+    fingerprint: str
+    secret_fingerprint: str | None
+    secret_key_id: str | None
+
+
+def live_attempt(operation: Operation, alive: Callable[[Attempt], bool]) -> Attempt | None:
+    """The attempt that another living process has in flight."""
+    for attempt in operation.attempts:
+        if attempt.in_flight and alive(attempt):
+            return attempt
+    return None
+
+
+def by_id(existing: Operation | None, call: Call, alive: Callable[[Attempt], bool]) -> Admission:
+    """For a call that names its operation.
+
+    Raises `Refused` (`key_conflict`) where the ID belongs to another request or account.
+    """
+    if existing is None:
+        return Admission(Way.CREATE)
+    name = existing.operation_id
+    if existing.account.key != call.account_key:
+        raise errors.Refused(
+            "key_conflict", f"operation {name} is bound to {existing.account.key}, not to {call.account_key}",
+            operation_id=name, hint="a changed target is a new operation",
+        )  # fmt: skip
+    if existing.fingerprint != call.fingerprint or existing.category != call.category:
+        raise errors.Refused(
+            "key_conflict", f"operation {name} belongs to another request", operation_id=name,
+            hint=f"it was: {existing.summary}; a changed request is a new operation (leave out --op)",
+        )  # fmt: skip
+    same_key = existing.secret_key_id == call.secret_key_id
+    if same_key and existing.secret_fingerprint != call.secret_fingerprint:
+        raise errors.Refused(
+            "key_conflict", f"operation {name} had other secret values", operation_id=name,
+            hint="a changed secret is a changed request, hence a new operation",
+        )  # fmt: skip
+    return _way(existing, alive)
+
+
+def _way(existing: Operation, alive: Callable[[Attempt], bool]) -> Admission:
+    if live_attempt(existing, alive) is not None:
+        return Admission(Way.ATTACH, existing)
+    if existing.resolved:
+        return Admission(Way.ANSWER, existing)
+    if existing.category == Category.READ_ONLY or not existing.dispatched:
+        return Admission(Way.ATTEMPT, existing)
+    return Admission(Way.SETTLE, existing)
+
+
+def by_request(candidates: Sequence[Operation], call: Call, alive: Callable[[Attempt], bool]) -> Admission:
+    """For a call that declares a new intent without `--new`.
+
+    Continues an operation of the same request that was never dispatched and has no live attempt. Raises `Refused`
+    (`unresolved_twin`) where one was dispatched and is not resolved, or is under way.
+    """
+    if call.category == Category.READ_ONLY:
+        return Admission(Way.CREATE)
+    continued: Operation | None = None
+    for other in candidates:
+        if other.category == Category.READ_ONLY or other.resolved or other.superseded_by is not None:
+            continue
+        if other.dispatched or live_attempt(other, alive) is not None:
+            raise errors.Refused(
+                "unresolved_twin",
+                f"operation {other.operation_id} is the same request on the same account, and is {other.state}",
+                operation_id=other.operation_id,
+                hint=f"continue it with --op {other.operation_id}, or say --new if a second effect is meant",
+            )
+        if other.secret_fingerprint == call.secret_fingerprint:
+            continued = continued or other
+    return Admission(Way.CREATE) if continued is None else Admission(Way.ATTEMPT, continued)
+
+
+def subject_free(blocking: Sequence[Operation], call: Call, operation_id: str | None) -> None:
+    """Raises `Refused` (`subject_has_unknown`) while another operation on the subject is unknown."""
+    if call.category == Category.READ_ONLY:
+        return
+    for other in blocking:
+        if other.operation_id != operation_id and other.state == State.UNKNOWN and other.category != Category.READ_ONLY:
+            raise errors.Refused(
+                "subject_has_unknown",
+                f"operation {other.operation_id} on {other.subject_ref} has an unknown outcome",
+                operation_id=other.operation_id,
+                hint=f"resolve it first: sshop replay {other.operation_id}",
+            )

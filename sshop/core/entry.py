@@ -1,0 +1,589 @@
+"""A catalogue entry as a value: its typed parameters, and how values become one command.
+
+A value replaces a placeholder inside one element: it never adds an element, never meets a shell, and a secret never
+reaches an element at all. Nothing here reads a file or an environment: secrets and files come in through functions.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from sshop import errors
+from sshop.core.command import NAME_PATTERN, RESERVED_NAMES, Command, Element, Piece, Secret, Stdin, text
+
+# What a template is made of: ("text", literal), ("param", name), ("digest", name of a file parameter), ("id", "").
+Template = tuple[tuple[str, str], ...]
+
+ENTRY_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}\Z")
+PARAM_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}\Z")
+USER_NAME = re.compile(r"[a-z_][a-z0-9_.-]{0,31}\Z")
+LENGTH_LIMIT = 4096
+_PLACEHOLDER = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
+_SHELLS = frozenset("sh bash dash ash ksh mksh zsh yash fish tcsh csh busybox".split())
+_INTERPRETERS = frozenset("python python3 perl ruby node php lua awk gawk mawk".split())
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Param:
+    """One typed parameter. `type` is one of string, integer, enum, boolean, path, secret, file.
+
+    A value of type secret is a reference (`env:NAME`, `file:PATH`, `stdin`), one of type file a path on this machine.
+    """
+
+    type: str
+    about: str = ""
+    pattern: str | None = None
+    minimum: int | None = None
+    maximum: int | None = None
+    values: tuple[str, ...] = ()
+    root: str | None = None
+    max_length: int = LENGTH_LIMIT
+    allow_dash: bool = False
+    when_true: str = "true"
+    when_false: str = "false"
+    default: str | None = None
+    example: str | None = None
+
+    def describe(self) -> str:
+        """What it takes, for people."""
+        match self.type:
+            case "string":
+                words = f"text matching {self.pattern}"
+            case "integer":
+                low, high = ("" if bound is None else str(bound) for bound in (self.minimum, self.maximum))
+                words = f"integer {low}..{high}" if low or high else "integer"
+            case "enum":
+                words = "one of " + " ".join(self.values)
+            case "boolean":
+                words = "true or false"
+            case "path":
+                words = f"absolute path under {self.root}" if self.root else "absolute path"
+            case "secret":
+                words = "secret, by reference: env:NAME, file:PATH or stdin"
+            case _:
+                words = "a file on this machine"
+        return words if self.default is None else f"{words}, default {self.default!r}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Verify:
+    """The result contract: a command whose exit status tells whether the effect stands."""
+
+    argv: tuple[Template, ...]
+    exit: int = 0
+    timeout_s: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Entry:
+    """One command of the catalogue. `place` is the file and line that defines it."""
+
+    name: str
+    category: str
+    argv: tuple[Template, ...]
+    summary: Template = ()
+    kind: str = ""
+    subject: Template | None = None
+    effects: tuple[str, ...] = ()
+    params: Mapping[str, Param] = dataclasses.field(default_factory=dict)
+    converged_when: tuple[Template, ...] = ()
+    verify: Verify | None = None
+    timeout_s: int | None = None
+    cwd: Template | None = None
+    env: tuple[tuple[str, Template], ...] = ()
+    stdin: Template | None = None
+    become_user: str | None = None
+    approval: str = "none"
+    budget: int | None = None
+    max_output: int | None = None
+    success_exit: tuple[int, ...] = (0,)
+    rate_limited_exit: tuple[int, ...] = ()
+    temporary_failure_exit: tuple[int, ...] = ()
+    place: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Intent:
+    """What an operation means to do, for people and for the ledger."""
+
+    kind: str
+    subject_ref: str | None
+    summary: str
+
+
+def parse_template(source: str) -> Template:
+    """The parts of a text with placeholders; `{{` and `}}` stand for braces.
+
+    Raises `UsageError`.
+    """
+    parts: list[tuple[str, str]] = []
+    literal = ""
+    position = 0
+    for match in _PLACEHOLDER.finditer(source):
+        literal += source[position : match.start()]
+        position = match.end()
+        word = match.group(0)
+        if word in ("{{", "}}"):
+            literal += word[0]
+            continue
+        name = match.group(1)
+        if name is None:
+            raise errors.UsageError(f"a single {word!r}", hint="write {{ and }} for braces, {name} for a parameter")
+        if literal:
+            parts.append(("text", literal))
+            literal = ""
+        base, dot, attribute = name.partition(".")
+        if name == "operation_id":
+            parts.append(("id", ""))
+        elif PARAM_NAME.match(base) and attribute == "sha256":
+            parts.append(("digest", base))
+        elif PARAM_NAME.match(base) and not dot:
+            parts.append(("param", base))
+        else:
+            raise errors.UsageError(
+                f"not a placeholder: {word!r}", hint="write {{ and }} for braces, {name} for a parameter"
+            )
+    literal += source[position:]
+    if literal:
+        parts.append(("text", literal))
+    return tuple(parts)
+
+
+def show_template(template: Template) -> str:
+    """The text that `parse_template` makes this template of."""
+    words = {"param": "{%s}", "digest": "{%s.sha256}"}
+    return "".join(
+        value.replace("{", "{{").replace("}", "}}")
+        if kind == "text"
+        else "{operation_id}"
+        if kind == "id"
+        else words[kind] % value
+        for kind, value in template
+    )
+
+
+def _near(word: str, known: Sequence[str]) -> str:
+    import difflib  # noqa: PLC0415 - only where somebody mistyped
+
+    close = difflib.get_close_matches(word, known, 1)
+    return f"did you mean {close[0]!r}? " if close else ""
+
+
+def _check_string(param: Param, value: str) -> str | None:
+    if re.fullmatch(param.pattern or "", value, re.ASCII) is None:
+        return f"must match {param.pattern}"
+    return None
+
+
+def _check_integer(param: Param, value: str) -> str | None:
+    if not re.fullmatch(r"-?(0|[1-9][0-9]{0,17})", value) or value == "-0":
+        return "must be a decimal integer without leading zeros"
+    number = int(value)
+    if param.minimum is not None and number < param.minimum:
+        return f"must be at least {param.minimum}"
+    if param.maximum is not None and number > param.maximum:
+        return f"must be at most {param.maximum}"
+    return None
+
+
+def _check_path(param: Param, value: str) -> str | None:
+    if not value.startswith("/"):
+        return "must be an absolute path"
+    if value.startswith("//") or any(part in (".", "..") for part in value.split("/")):
+        return "must not hold '.', '..' or a double slash at its start"
+    if any(ord(character) < 32 or ord(character) == 127 for character in value):
+        return "must not hold control characters"
+    if param.root is not None and not value.startswith(param.root.rstrip("/") + "/"):
+        return f"must be under {param.root}"
+    if param.pattern is not None:
+        return _check_string(param, value)
+    return None
+
+
+def check_value(name: str, param: Param, value: str) -> str:
+    """The text that replaces the placeholder of this value (secret and file: the reference itself).
+
+    Raises `UsageError` that says what the parameter takes.
+    """
+    fault: str | None = None
+    if "\0" in value:
+        fault = "holds a NUL byte, which no command can receive"
+    elif param.type in ("secret", "file"):
+        return value
+    elif len(value) > param.max_length:
+        fault = f"is {len(value):,} characters long, more than {param.max_length:,}"
+    elif param.type == "enum":
+        fault = None if value in param.values else "must be " + param.describe()
+    elif param.type == "boolean":
+        fault = None if value in ("true", "false") else "must be true or false"
+    elif value.startswith("-") and not param.allow_dash:
+        fault = "begins with '-', and could be read as an option"
+    elif param.type == "string":
+        fault = _check_string(param, value)
+    elif param.type == "integer":
+        fault = _check_integer(param, value)
+    else:
+        fault = _check_path(param, value)
+    if fault is not None:
+        shown = value if len(value) <= 80 else value[:77] + "…"
+        raise errors.UsageError(f"parameter {name}: {shown!r} {fault}", hint=f"{name}: {param.describe()}")
+    if param.type == "boolean":
+        return param.when_true if value == "true" else param.when_false
+    return value
+
+
+def list_params(entry: Entry) -> str:
+    """One line that names every parameter and what it takes."""
+    listed = "; ".join(f"{name}: {param.describe()}" for name, param in entry.params.items())
+    return f"parameters of {entry.name}: {listed}" if listed else f"{entry.name} takes no parameters"
+
+
+def parse_values(entry: Entry, words: Sequence[str]) -> dict[str, str]:
+    """`key=value` words as a mapping.
+
+    Raises `UsageError` for a word without `=` and for a parameter that is given twice.
+    """
+    values: dict[str, str] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals:
+            raise errors.UsageError(f"not key=value: {word!r}", hint=list_params(entry))
+        if name in values:
+            raise errors.UsageError(f"parameter {name!r} is given twice", hint=list_params(entry))
+        values[name] = value
+    return values
+
+
+def bind(entry: Entry, values: Mapping[str, str]) -> dict[str, str]:
+    """Every parameter's checked text, defaults filled in, in the order of the entry.
+
+    Raises `UsageError` for what is unknown, missing or not of its type, and lists what exists.
+    """
+    for name in values:
+        if name not in entry.params:
+            raise errors.UsageError(
+                f"{entry.name} has no parameter {name!r}", hint=_near(name, list(entry.params)) + list_params(entry)
+            )
+    bound: dict[str, str] = {}
+    missing: list[str] = []
+    for name, param in entry.params.items():
+        value = values.get(name, param.default)
+        if value is None:
+            missing.append(name)
+        else:
+            bound[name] = check_value(name, param, value)
+    if missing:
+        raise errors.UsageError(f"{entry.name} needs {', '.join(missing)}", hint=list_params(entry))
+    return bound
+
+
+def _fill(template: Template, bound: Mapping[str, str], digests: Mapping[str, str]) -> Element:
+    """Text runs are joined, so that one request has one fingerprint however its template is cut."""
+    pieces: list[Piece] = []
+    literal = b""
+    for kind, value in template:
+        if kind == "id":
+            if literal:
+                pieces.append(Piece("text", literal))
+            literal = b""
+            pieces.append(Piece("id"))
+        elif kind == "text":
+            literal += value.encode()
+        else:
+            literal += (digests if kind == "digest" else bound)[value].encode("utf-8", "surrogateescape")
+    if literal or not pieces:
+        pieces.append(Piece("text", literal))
+    return tuple(pieces)
+
+
+def _plain(template: Template, bound: Mapping[str, str]) -> str:
+    return "".join(value if kind == "text" else bound[value] for kind, value in template)
+
+
+def describe(entry: Entry, values: Mapping[str, str]) -> Intent:
+    """Kind, subject and summary with the values in them.
+
+    Raises `UsageError` as `bind` does.
+    """
+    bound = bind(entry, values)
+    subject = None if entry.subject is None else _plain(entry.subject, bound)
+    return Intent(entry.kind or entry.name, subject, _plain(entry.summary, bound))
+
+
+def names_in(template: Template) -> Iterator[str]:
+    """The parameters whose values a template holds (not their digests)."""
+    return (value for kind, value in template if kind == "param")
+
+
+def secret_names(entry: Entry) -> frozenset[str]:
+    """The parameters of type secret."""
+    return frozenset(name for name, param in entry.params.items() if param.type == "secret")
+
+
+def _no_secret(reference: str) -> bytes:
+    raise errors.InputUnavailable(f"the secret {reference} is not at hand")
+
+
+def _no_file(path: str) -> Stdin:
+    raise errors.InputUnavailable(f"the file {path} is not at hand")
+
+
+def render(
+    entry: Entry,
+    values: Mapping[str, str],
+    read_secret: Callable[[str], bytes] = _no_secret,
+    read_file: Callable[[str], Stdin] = _no_file,
+) -> Command:
+    """The command of these values.
+
+    `read_secret` gets a secret's reference, `read_file` the path of a file parameter; each is called once for each
+    parameter. Raises `UsageError`, and what the two functions raise.
+    """
+    bound = bind(entry, values)
+    secrets = {name: read_secret(bound[name]) for name in entry.params if name in secret_names(entry)}
+    files = {name: read_file(bound[name]) for name, param in entry.params.items() if param.type == "file"}
+    digests = {name: stdin.sha256 or "" for name, stdin in files.items()}
+
+    def filled(template: Template) -> Element:
+        return _fill(template, bound, digests)
+
+    def with_secrets(template: Template) -> Secret:
+        parts = (
+            value.encode()
+            if kind == "text"
+            else secrets[value]
+            if value in secrets
+            else digests[value].encode()
+            if kind == "digest"
+            else bound[value].encode("utf-8", "surrogateescape")
+            for kind, value in template
+        )
+        return Secret(b"".join(parts))
+
+    def hides(template: Template) -> bool:
+        return any(name in secrets for name in names_in(template))
+
+    stdin: Stdin | None = None
+    if entry.stdin is not None:
+        alone = next(names_in(entry.stdin), None)
+        if alone in files:
+            stdin = files[alone]
+        else:
+            data = with_secrets(entry.stdin)
+            digest = None if hides(entry.stdin) else hashlib.sha256(data.value).hexdigest()
+            stdin = Stdin(len(data.value), digest, data)
+    cwd = None if entry.cwd is None else _plain(entry.cwd, bound).encode("utf-8", "surrogateescape")
+    return Command(
+        argv=tuple(map(filled, entry.argv)),
+        cwd=cwd,
+        env=tuple((name, filled(template)) for name, template in entry.env if not hides(template)),
+        secrets=tuple((name, with_secrets(template)) for name, template in entry.env if hides(template)),
+        become_user=entry.become_user,
+        stdin=stdin,
+        condition=tuple(map(filled, entry.converged_when)),
+    )
+
+
+def render_verify(
+    entry: Entry, values: Mapping[str, str], read_file: Callable[[str], Stdin] = _no_file
+) -> Command | None:
+    """The command of `verify`, to be run as a probe: no secrets and no standard input; None where none is declared."""
+    if entry.verify is None:
+        return None
+    bound = bind(entry, values)
+    digests = {name: read_file(bound[name]).sha256 or "" for name, p in entry.params.items() if p.type == "file"}
+    hidden = secret_names(entry)
+    return Command(
+        argv=tuple(_fill(template, bound, digests) for template in entry.verify.argv),
+        cwd=None if entry.cwd is None else _plain(entry.cwd, bound).encode("utf-8", "surrogateescape"),
+        env=tuple(
+            (name, _fill(template, bound, digests))
+            for name, template in entry.env
+            if not hidden.intersection(names_in(template))
+        ),
+        become_user=entry.become_user,
+    )
+
+
+# --- what must hold of an entry before it is used ---------------------------------------------------------------------
+
+Path = tuple[str | int, ...]
+Flaw = tuple[Path, str, str | None]
+
+
+def _code_element(argv: Sequence[Template]) -> int | None:
+    """The index of the element that an interpreter reads as a program."""
+    runner = False
+    awk = False
+    for index, template in enumerate(argv):
+        word = show_template(template).rsplit("/", 1)[-1]
+        if runner and (re.fullmatch(r"-[a-zA-Z]*[ceE]", word) or word in ("--command", "--eval", "--execute")):
+            return index + 1
+        if awk and not word.startswith("-"):
+            return index
+        runner = runner or word in _SHELLS or word in _INTERPRETERS
+        awk = awk or word in ("awk", "gawk", "mawk")
+    return None
+
+
+def _template_flaws(entry: Entry, path: Path, template: Template, *, secret: bool, identity: bool) -> Iterator[Flaw]:
+    for kind, name in template:
+        if kind == "id" and not identity:
+            yield path, "{operation_id} cannot stand here", "it may stand in argv, env, converged_when and verify"
+        if kind not in ("param", "digest"):
+            continue
+        param = entry.params.get(name)
+        if param is None:
+            known = ", ".join(entry.params) or "none"
+            yield path, f"{{{name}}} is not a parameter", f"{_near(name, list(entry.params))}parameters: {known}"
+        elif kind == "digest" and param.type != "file":
+            yield path, f"{{{name}.sha256}} needs a parameter of type file", None
+        elif kind == "param" and param.type == "secret" and not secret:
+            yield (
+                path,
+                f"the secret {{{name}}} cannot stand here",
+                "a secret reaches a command by env or stdin alone: what stands in an argv is seen by every process",
+            )
+        elif kind == "param" and param.type == "file" and path != ("stdin",):
+            yield path, f"the file {{{name}}} can only be standard input", "write stdin: '{%s}'" % name
+
+
+def _argv_flaws(entry: Entry, path: Path, argv: Sequence[Template]) -> Iterator[Flaw]:
+    for index, template in enumerate(argv):
+        yield from _template_flaws(entry, (*path, index), template, secret=False, identity=True)
+    if argv and not argv[0]:
+        yield (*path, 0), "the program's name is empty", None
+    if argv and any(kind != "text" for kind, _ in argv[0]):
+        yield (*path, 0), "a parameter cannot name the program", "list the programs as entries of their own"
+    code = _code_element(argv)
+    if code is not None and code < len(argv) and any(kind != "text" for kind, _ in argv[code]):
+        yield (
+            (*path, code),
+            "a placeholder stands inside a program text",
+            "hand values over as arguments: [sh, -c, 'printf %s \"$1\"', sh, '{name}']",
+        )
+
+
+def _param_flaws(name: str, param: Param) -> Iterator[Flaw]:
+    path: Path = ("params", name)
+    if not PARAM_NAME.match(name) or name == "operation_id":
+        yield path, f"not a parameter name: {name!r}", "a small letter, then small letters, digits and _"
+    if param.pattern is not None:
+        try:
+            re.compile(param.pattern, re.ASCII)
+        except (re.error, OverflowError, RecursionError) as error:
+            yield (*path, "pattern"), f"not a regular expression: {error}", None
+            return
+    if param.minimum is not None and param.maximum is not None and param.minimum > param.maximum:
+        yield (*path, "minimum"), f"minimum {param.minimum} is more than maximum {param.maximum}", None
+    if len(set(param.values)) != len(param.values):
+        yield (*path, "values"), "a value stands twice", None
+    if param.root is not None and not re.fullmatch(r"(/[^/\0]+)+/?", param.root):
+        yield (*path, "root"), "root must be an absolute path", None
+    for field in ("default", "example"):
+        value = getattr(param, field)
+        if value is not None:
+            try:
+                check_value(name, param, value)
+            except errors.UsageError as error:
+                yield (*path, field), f"{field}: {error.message}", error.hint
+
+
+def _exit_flaws(entry: Entry) -> Iterator[Flaw]:
+    meaning: dict[int, str] = {}
+    for field in ("success_exit", "rate_limited_exit", "temporary_failure_exit"):
+        for index, status in enumerate(getattr(entry, field)):
+            if status in meaning:
+                yield (field, index), f"exit status {status} already stands in {meaning[status]}", None
+            meaning[status] = field
+
+
+def find_flaws(entry: Entry) -> Iterator[Flaw]:
+    """What is wrong with an entry: (path of fields, message, hint). One without flaws always renders."""
+    if not ENTRY_NAME.match(entry.name):
+        yield (), f"not a name of a command: {entry.name[:80]!r}", "small letters, digits, '-', '_' and '.', up to 64"
+    for name, param in entry.params.items():
+        yield from _param_flaws(name, param)
+    yield from _argv_flaws(entry, ("argv",), entry.argv)
+    yield from _argv_flaws(entry, ("converged_when",), entry.converged_when)
+    if entry.verify is not None:
+        yield from _argv_flaws(entry, ("verify", "argv"), entry.verify.argv)
+    if entry.category == "convergent" and not entry.converged_when:
+        yield (
+            ("category",),
+            "a convergent command needs converged_when",
+            "a command whose exit status 0 says that the effect already stands; without one it is append_only",
+        )
+    if entry.category != "convergent" and entry.converged_when:
+        yield (
+            ("converged_when",),
+            f"converged_when has no meaning for a command that is {entry.category}",
+            "make it convergent, or use verify for what must hold afterwards",
+        )
+    yield from _template_flaws(entry, ("summary",), entry.summary, secret=False, identity=False)
+    if entry.subject is not None:
+        yield from _template_flaws(entry, ("subject",), entry.subject, secret=False, identity=False)
+    if entry.cwd is not None:
+        yield from _template_flaws(entry, ("cwd",), entry.cwd, secret=False, identity=False)
+        kind, word = entry.cwd[0] if entry.cwd else ("text", "")
+        param = entry.params.get(word)
+        if not (word.startswith("/") if kind == "text" else param is None or param.type == "path"):
+            yield ("cwd",), "cwd must be an absolute path", None
+    for name, template in entry.env:
+        yield from _template_flaws(entry, ("env", name), template, secret=True, identity=True)
+        if not NAME_PATTERN.match(name) or name in RESERVED_NAMES:
+            yield ("env", name), f"environment variable {name!r} cannot be set", None
+        if {"id"} & {kind for kind, _ in template} and secret_names(entry) & set(names_in(template)):
+            yield ("env", name), "{operation_id} cannot stand beside a secret", None
+    if entry.stdin is not None:
+        yield from _template_flaws(entry, ("stdin",), entry.stdin, secret=True, identity=False)
+        files = [name for name in names_in(entry.stdin) if name in entry.params and entry.params[name].type == "file"]
+        if files and len(entry.stdin) > 1:
+            yield ("stdin",), f"the file {{{files[0]}}} must be the whole standard input", None
+    if entry.become_user is not None and not USER_NAME.match(entry.become_user):
+        yield ("become_user",), f"not a user name: {entry.become_user!r}", None
+    yield from _exit_flaws(entry)
+
+
+# --- as JSON, for the compiled cache ----------------------------------------------------------------------------------
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    """The fields that differ from their defaults."""
+    chosen = {}
+    for field in dataclasses.fields(value):
+        content = getattr(value, field.name)
+        if content != field.default and not (field.name == "params" and not content):
+            chosen[field.name] = content
+    return chosen
+
+
+def to_json(entry: Entry) -> dict[str, Any]:
+    """A JSON value from which `from_json` makes the same entry again."""
+    value = _fields(entry)
+    if entry.params:
+        value["params"] = {name: _fields(param) for name, param in entry.params.items()}
+    if entry.verify is not None:
+        value["verify"] = _fields(entry.verify)
+    return value
+
+
+def from_json(value: dict[str, Any]) -> Entry:
+    """The entry of `to_json`; it is not checked again."""
+    fields = {name: _frozen(content) for name, content in value.items()}
+    if "params" in value:
+        fields["params"] = {
+            name: Param(**{field: _frozen(content) for field, content in param.items()})
+            for name, param in value["params"].items()
+        }
+    if "verify" in value:
+        fields["verify"] = Verify(**{field: _frozen(content) for field, content in value["verify"].items()})
+    return Entry(**fields)
