@@ -15,6 +15,7 @@
     │   ├── GuardUnreachable       the login works, the guard does not answer           not_sent.guard
     │   └── InputUnavailable       a secret or standard input is not at hand            not_sent.input
     ├── LinkLost                   the connection ended; says nothing about the host    link.lost
+    │   └── LinkIdle               nothing came for too long                            link.idle
     ├── ProtocolError              the far side broke the protocol                      protocol
     ├── LedgerError                the ledger cannot be used                            ledger
     │   ├── LedgerLocked                                                                ledger.locked
@@ -110,15 +111,38 @@ class RateLimited(NotSent):
 
 
 class HostKeyRefused(NotSent):
-    """The host key is not trusted."""
+    """The host key is not trusted.
+
+    `reason` is one of `unknown changed revoked pinned authority_unknown authority_revoked certificate unreadable`;
+    `command` is the shell command that would trust the offered key, where there is one.
+    """
 
     code = "not_sent.host_key"
 
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        hint: str | None = None,
+        reason: str = "unknown",
+        fingerprint: str | None = None,
+        command: str | None = None,
+    ) -> None:
+        self.reason, self.fingerprint, self.command = reason, fingerprint, command
+        super().__init__(message, hint=hint)
+
 
 class LoginRefused(NotSent):
-    """No credential was accepted."""
+    """No credential was accepted.
+
+    `tried` names the credentials that were offered, by fingerprint.
+    """
 
     code = "not_sent.login"
+
+    def __init__(self, message: str | None = None, *, hint: str | None = None, tried: tuple[str, ...] = ()) -> None:
+        self.tried = tried
+        super().__init__(message, hint=hint)
 
 
 class GuardUnreachable(NotSent):
@@ -137,6 +161,12 @@ class LinkLost(SshopError):
     """The connection ended."""
 
     code = "link.lost"
+
+
+class LinkIdle(LinkLost):
+    """The host lives and sent nothing for too long."""
+
+    code = "link.idle"
 
 
 class ProtocolError(SshopError):

@@ -59,6 +59,10 @@ class LedgerView(Protocol):
 
     def session_exists(self, session_id: str) -> bool: ...
 
+    def head(self) -> tuple[int, str]:
+        """Sequence and hash of the newest event, which a checkpoint kept elsewhere holds; (0, 64 zeros) without one."""
+        ...
+
 
 class Ledger(LedgerView, Protocol):
     """Append-only events with projections kept in the same transaction.
@@ -107,22 +111,33 @@ class Ledger(LedgerView, Protocol):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Limits:
-    """Times in seconds. `dead_after` bounds how long a dead peer goes unnoticed."""
+    """Times in seconds. `dead_after` bounds how long a dead peer goes unnoticed.
+
+    `connect`, `handshake` (until the host key is proved), `login` and `channel` (until a guard's channel is open) end in
+    `ConnectTimeout`. `idle` is how long a living peer may send nothing to a reader; 0 is for ever.
+    """
 
     connect: float = 10.0
     handshake: float = 10.0
     login: float = 20.0
+    channel: float = 10.0
     idle: float = 0.0
     dead_after: float = 30.0
 
 
 class Channel(Protocol):
-    """A guard's standard streams. Every method raises `LinkLost` when the connection is gone."""
+    """A guard's standard streams. `send` and `receive` raise `LinkLost` when the connection is gone."""
 
-    async def send(self, data: bytes) -> None: ...
+    async def send(self, data: bytes) -> None:
+        """Return when all of it has left for the host. What the far side closed its end for is dropped: `receive` says
+        so.
+        """
+        ...
 
     async def receive(self) -> bytes:
-        """The next bytes of standard output; empty when the far side closed it."""
+        """The next bytes of standard output; empty when the far side closed it. What arrived before the connection was
+        lost comes first.
+        """
         ...
 
     def noise(self) -> bytes:
@@ -140,14 +155,18 @@ class Connection(Protocol):
     authority_ref: str
     """Which credential was accepted: `publickey SHA256:…`, `certificate ID SHA256:…`, never the credential."""
 
-    async def open_guard(self, guard: bytes, root: str, *, install: bool = True) -> Channel:
-        """Start the guard; install it first where `install` and the host answered that it is not there.
+    async def open_guard(self, guard: bytes, root: str, *, install: bool = False) -> Channel:
+        """Start the guard, which speaks after the head of a request; with `install` put it on the host first.
 
-        Raises `GuardUnreachable`, `RateLimited` (the channel was refused) or `LinkLost`.
+        A channel that ends without a framed line is how a host says that it has no guard, or a broken one: then once
+        more with `install`. Raises `GuardUnreachable` (with the host's text), `RateLimited` (the channel was refused),
+        `ConnectTimeout` or `LinkLost`.
         """
         ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Say goodbye and close. Never raises."""
+        ...
 
     def abort(self) -> None:
         """Close the TCP connection at once, without a word."""

@@ -1,0 +1,118 @@
+"""The line on which SSH speaks: a TCP connection, or the two ends of a ProxyCommand. No SSH in here."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from typing import IO
+
+from sshop.errors import HostUnreachable
+from sshop.transport.client_config import HostConfig
+from sshop.transport.guard import show_noise
+
+_ENDING = 0.5
+
+
+async def open_tcp(config: HostConfig) -> socket.socket:
+    """A connected socket to the host, the addresses tried one after another.
+
+    Raises `HostUnreachable`.
+    """
+    loop = asyncio.get_running_loop()
+    place = f"{config.address} port {config.port}"
+    try:
+        addresses = _numeric(config) or await loop.getaddrinfo(
+            config.address, config.port, family=config.family, type=socket.SOCK_STREAM
+        )
+    except (OSError, UnicodeError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise HostUnreachable(f"{place}: the name cannot be resolved: {why}") from error
+    failures: list[str] = []
+    for family, kind, protocol, _, address in addresses:
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.setblocking(False)
+            if config.bind_address:
+                sock.bind((config.bind_address, 0))
+            await loop.sock_connect(sock, address)
+        except OSError as error:
+            sock.close()
+            failures.append(f"{address[0]}: {error.strerror or error}")
+        except BaseException:
+            sock.close()
+            raise
+        else:
+            return sock
+    raise HostUnreachable(f"{place}: cannot connect: {', '.join(dict.fromkeys(failures))}")
+
+
+def _numeric(config: HostConfig) -> list[tuple[int, int, int, str, tuple[str, int] | tuple[str, int, int, int]]]:
+    """An address that needs no resolver, and so no thread for it."""
+    for family in (socket.AF_INET, socket.AF_INET6):
+        if config.family in (family, socket.AF_UNSPEC):
+            with contextlib.suppress(OSError):
+                socket.inet_pton(family, config.address)
+                end = (config.address, config.port)
+                six = (*end, 0, 0)
+                return [(family, socket.SOCK_STREAM, 0, "", end if family == socket.AF_INET else six)]
+    return []
+
+
+class ProxyCommand:
+    """A running ProxyCommand. Our end of it is `sock`; its standard error is kept for messages."""
+
+    def __init__(self, command: str, environ: Mapping[str, str]) -> None:
+        self.sock, theirs = socket.socketpair()
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
+        shell = environ.get("SHELL") or "/bin/sh"
+        try:
+            # the user's own configuration asks for it, in these words; ssh gives it to the same shell
+            self._process = subprocess.Popen(  # noqa: S603
+                [shell, "-c", f"exec {command}"],
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
+                stderr=self._errors,
+                env=dict(environ),
+                start_new_session=True,
+            )
+        except OSError as error:
+            self.sock.close()
+            self._errors.close()
+            raise HostUnreachable(f"the ProxyCommand cannot be started: {error.strerror}: {shell}") from error
+        finally:
+            theirs.close()
+        self.sock.setblocking(False)
+
+    def said(self) -> str:
+        """What it printed on standard error so far."""
+        if self._errors.closed:
+            return ""
+        self._errors.seek(0)
+        return show_noise(self._errors.read(65536))
+
+    def end(self) -> None:
+        """Tell it to leave."""
+        if self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGHUP)
+
+    async def reap(self) -> None:
+        """Wait until it is gone, and make it go."""
+        try:
+            self.end()
+            for _ in range(int(_ENDING / 0.01)):
+                if self._process.poll() is not None:
+                    return
+                await asyncio.sleep(0.01)
+        finally:
+            if self._process.poll() is None:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(self._process.pid, signal.SIGKILL)
+                self._process.wait()
+            self._errors.close()
