@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sshop import errors
-from sshop.core.command import NAME_PATTERN, RESERVED_NAMES, Command, Element, Piece, Secret, Stdin, text
+from sshop.core.command import Command, Element, Piece, Secret, Stdin
 
 # What a template is made of: ("text", literal), ("param", name), ("digest", name of a file parameter), ("id", "").
 Template = tuple[tuple[str, str], ...]
@@ -23,8 +23,6 @@ PARAM_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}\Z")
 USER_NAME = re.compile(r"[a-z_][a-z0-9_.-]{0,31}\Z")
 LENGTH_LIMIT = 4096
 _PLACEHOLDER = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
-_SHELLS = frozenset("sh bash dash ash ksh mksh zsh yash fish tcsh csh busybox".split())
-_INTERPRETERS = frozenset("python python3 perl ruby node php lua awk gawk mawk".split())
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -43,6 +41,7 @@ class Param:
     root: str | None = None
     max_length: int = LENGTH_LIMIT
     allow_dash: bool = False
+    multiline: bool = False
     when_true: str = "true"
     when_false: str = "false"
     default: str | None = None
@@ -107,7 +106,7 @@ class Entry:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Intent:
+class Description:
     """What an operation means to do, for people and for the ledger."""
 
     kind: str
@@ -166,7 +165,8 @@ def show_template(template: Template) -> str:
     )
 
 
-def _near(word: str, known: Sequence[str]) -> str:
+def near(word: str, known: Sequence[str]) -> str:
+    """`did you mean …? `, or nothing."""
     import difflib  # noqa: PLC0415 - only where somebody mistyped
 
     close = difflib.get_close_matches(word, known, 1)
@@ -266,7 +266,7 @@ def bind(entry: Entry, values: Mapping[str, str]) -> dict[str, str]:
     for name in values:
         if name not in entry.params:
             raise errors.UsageError(
-                f"{entry.name} has no parameter {name!r}", hint=_near(name, list(entry.params)) + list_params(entry)
+                f"{entry.name} has no parameter {name!r}", hint=near(name, list(entry.params)) + list_params(entry)
             )
     bound: dict[str, str] = {}
     missing: list[str] = []
@@ -304,14 +304,14 @@ def _plain(template: Template, bound: Mapping[str, str]) -> str:
     return "".join(value if kind == "text" else bound[value] for kind, value in template)
 
 
-def describe(entry: Entry, values: Mapping[str, str]) -> Intent:
+def describe(entry: Entry, values: Mapping[str, str]) -> Description:
     """Kind, subject and summary with the values in them.
 
     Raises `UsageError` as `bind` does.
     """
     bound = bind(entry, values)
     subject = None if entry.subject is None else _plain(entry.subject, bound)
-    return Intent(entry.kind or entry.name, subject, _plain(entry.summary, bound))
+    return Description(entry.kind or entry.name, subject, _plain(entry.summary, bound))
 
 
 def names_in(template: Template) -> Iterator[str]:
@@ -345,6 +345,11 @@ def render(
     """
     bound = bind(entry, values)
     secrets = {name: read_secret(bound[name]) for name in entry.params if name in secret_names(entry)}
+    for name, secret in secrets.items():
+        if (b"\n" in secret or b"\r" in secret) and not entry.params[name].multiline:
+            raise errors.UsageError(
+                f"the secret {name} has more than one line", hint="its parameter says multiline: false"
+            )
     files = {name: read_file(bound[name]) for name, param in entry.params.items() if param.type == "file"}
     digests = {name: stdin.sha256 or "" for name, stdin in files.items()}
 
@@ -409,151 +414,9 @@ def render_verify(
     )
 
 
-# --- what must hold of an entry before it is used ---------------------------------------------------------------------
-
-Path = tuple[str | int, ...]
-Flaw = tuple[Path, str, str | None]
-
-
-def _code_element(argv: Sequence[Template]) -> int | None:
-    """The index of the element that an interpreter reads as a program."""
-    runner = False
-    awk = False
-    for index, template in enumerate(argv):
-        word = show_template(template).rsplit("/", 1)[-1]
-        if runner and (re.fullmatch(r"-[a-zA-Z]*[ceE]", word) or word in ("--command", "--eval", "--execute")):
-            return index + 1
-        if awk and not word.startswith("-"):
-            return index
-        runner = runner or word in _SHELLS or word in _INTERPRETERS
-        awk = awk or word in ("awk", "gawk", "mawk")
-    return None
-
-
-def _template_flaws(entry: Entry, path: Path, template: Template, *, secret: bool, identity: bool) -> Iterator[Flaw]:
-    for kind, name in template:
-        if kind == "id" and not identity:
-            yield path, "{operation_id} cannot stand here", "it may stand in argv, env, converged_when and verify"
-        if kind not in ("param", "digest"):
-            continue
-        param = entry.params.get(name)
-        if param is None:
-            known = ", ".join(entry.params) or "none"
-            yield path, f"{{{name}}} is not a parameter", f"{_near(name, list(entry.params))}parameters: {known}"
-        elif kind == "digest" and param.type != "file":
-            yield path, f"{{{name}.sha256}} needs a parameter of type file", None
-        elif kind == "param" and param.type == "secret" and not secret:
-            yield (
-                path,
-                f"the secret {{{name}}} cannot stand here",
-                "a secret reaches a command by env or stdin alone: what stands in an argv is seen by every process",
-            )
-        elif kind == "param" and param.type == "file" and path != ("stdin",):
-            yield path, f"the file {{{name}}} can only be standard input", "write stdin: '{%s}'" % name
-
-
-def _argv_flaws(entry: Entry, path: Path, argv: Sequence[Template]) -> Iterator[Flaw]:
-    for index, template in enumerate(argv):
-        yield from _template_flaws(entry, (*path, index), template, secret=False, identity=True)
-    if argv and not argv[0]:
-        yield (*path, 0), "the program's name is empty", None
-    if argv and any(kind != "text" for kind, _ in argv[0]):
-        yield (*path, 0), "a parameter cannot name the program", "list the programs as entries of their own"
-    code = _code_element(argv)
-    if code is not None and code < len(argv) and any(kind != "text" for kind, _ in argv[code]):
-        yield (
-            (*path, code),
-            "a placeholder stands inside a program text",
-            "hand values over as arguments: [sh, -c, 'printf %s \"$1\"', sh, '{name}']",
-        )
-
-
-def _param_flaws(name: str, param: Param) -> Iterator[Flaw]:
-    path: Path = ("params", name)
-    if not PARAM_NAME.match(name) or name == "operation_id":
-        yield path, f"not a parameter name: {name!r}", "a small letter, then small letters, digits and _"
-    if param.pattern is not None:
-        try:
-            re.compile(param.pattern, re.ASCII)
-        except (re.error, OverflowError, RecursionError) as error:
-            yield (*path, "pattern"), f"not a regular expression: {error}", None
-            return
-    if param.minimum is not None and param.maximum is not None and param.minimum > param.maximum:
-        yield (*path, "minimum"), f"minimum {param.minimum} is more than maximum {param.maximum}", None
-    if len(set(param.values)) != len(param.values):
-        yield (*path, "values"), "a value stands twice", None
-    if param.root is not None and not re.fullmatch(r"(/[^/\0]+)+/?", param.root):
-        yield (*path, "root"), "root must be an absolute path", None
-    for field in ("default", "example"):
-        value = getattr(param, field)
-        if value is not None:
-            try:
-                check_value(name, param, value)
-            except errors.UsageError as error:
-                yield (*path, field), f"{field}: {error.message}", error.hint
-
-
-def _exit_flaws(entry: Entry) -> Iterator[Flaw]:
-    meaning: dict[int, str] = {}
-    for field in ("success_exit", "rate_limited_exit", "temporary_failure_exit"):
-        for index, status in enumerate(getattr(entry, field)):
-            if status in meaning:
-                yield (field, index), f"exit status {status} already stands in {meaning[status]}", None
-            meaning[status] = field
-
-
-def find_flaws(entry: Entry) -> Iterator[Flaw]:
-    """What is wrong with an entry: (path of fields, message, hint). One without flaws always renders."""
-    if not ENTRY_NAME.match(entry.name):
-        yield (), f"not a name of a command: {entry.name[:80]!r}", "small letters, digits, '-', '_' and '.', up to 64"
-    for name, param in entry.params.items():
-        yield from _param_flaws(name, param)
-    yield from _argv_flaws(entry, ("argv",), entry.argv)
-    yield from _argv_flaws(entry, ("converged_when",), entry.converged_when)
-    if entry.verify is not None:
-        yield from _argv_flaws(entry, ("verify", "argv"), entry.verify.argv)
-    if entry.category == "convergent" and not entry.converged_when:
-        yield (
-            ("category",),
-            "a convergent command needs converged_when",
-            "a command whose exit status 0 says that the effect already stands; without one it is append_only",
-        )
-    if entry.category != "convergent" and entry.converged_when:
-        yield (
-            ("converged_when",),
-            f"converged_when has no meaning for a command that is {entry.category}",
-            "make it convergent, or use verify for what must hold afterwards",
-        )
-    yield from _template_flaws(entry, ("summary",), entry.summary, secret=False, identity=False)
-    if entry.subject is not None:
-        yield from _template_flaws(entry, ("subject",), entry.subject, secret=False, identity=False)
-    if entry.cwd is not None:
-        yield from _template_flaws(entry, ("cwd",), entry.cwd, secret=False, identity=False)
-        kind, word = entry.cwd[0] if entry.cwd else ("text", "")
-        param = entry.params.get(word)
-        if not (word.startswith("/") if kind == "text" else param is None or param.type == "path"):
-            yield ("cwd",), "cwd must be an absolute path", None
-    for name, template in entry.env:
-        yield from _template_flaws(entry, ("env", name), template, secret=True, identity=True)
-        if not NAME_PATTERN.match(name) or name in RESERVED_NAMES:
-            yield ("env", name), f"environment variable {name!r} cannot be set", None
-        if {"id"} & {kind for kind, _ in template} and secret_names(entry) & set(names_in(template)):
-            yield ("env", name), "{operation_id} cannot stand beside a secret", None
-    if entry.stdin is not None:
-        yield from _template_flaws(entry, ("stdin",), entry.stdin, secret=True, identity=False)
-        files = [name for name in names_in(entry.stdin) if name in entry.params and entry.params[name].type == "file"]
-        if files and len(entry.stdin) > 1:
-            yield ("stdin",), f"the file {{{files[0]}}} must be the whole standard input", None
-    if entry.become_user is not None and not USER_NAME.match(entry.become_user):
-        yield ("become_user",), f"not a user name: {entry.become_user!r}", None
-    yield from _exit_flaws(entry)
-
-
-# --- as JSON, for the compiled cache ----------------------------------------------------------------------------------
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+def frozen(value: Any) -> Any:
+    """Lists as tuples, all the way down."""
+    return tuple(map(frozen, value)) if isinstance(value, list) else value
 
 
 def _fields(value: Any) -> dict[str, Any]:
@@ -578,12 +441,12 @@ def to_json(entry: Entry) -> dict[str, Any]:
 
 def from_json(value: dict[str, Any]) -> Entry:
     """The entry of `to_json`; it is not checked again."""
-    fields = {name: _frozen(content) for name, content in value.items()}
+    fields = {name: frozen(content) for name, content in value.items()}
     if "params" in value:
         fields["params"] = {
-            name: Param(**{field: _frozen(content) for field, content in param.items()})
+            name: Param(**{field: frozen(content) for field, content in param.items()})
             for name, param in value["params"].items()
         }
     if "verify" in value:
-        fields["verify"] = Verify(**{field: _frozen(content) for field, content in value["verify"].items()})
+        fields["verify"] = Verify(**{field: frozen(content) for field, content in value["verify"].items()})
     return Entry(**fields)

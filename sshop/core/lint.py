@@ -151,5 +151,3 @@ def lint(policy: Policy) -> list[Finding]:
         return file, int(line) if line.isdigit() else 0, finding.level == "note"
 
     return sorted(findings, key=order)
-
-

@@ -1,8 +1,8 @@
 """What looks like a secret in a raw command is hidden at birth: the command gets it, nothing that is kept does.
 
 A raw command should not carry a secret at all (a catalogue entry takes one by reference); this is the net under those
-who do it all the same. It finds `--password=…`, `--token …`, `NAME_TOKEN=…`, `-p…` of the database clients, the password
-in `user:password@host`, and authorization headers, in words and inside shell text. A hidden part enters the fingerprint
+who do it all the same. It finds `--password=…`, `--token …`, `NAME_TOKEN=…`, `-p…` of the database clients, the
+password in `user:password@host`, and authorization headers, in words and inside shell text. A hidden part enters the fingerprint
 by its name in the plain part, and by its value in the secret part.
 """
 
@@ -13,12 +13,26 @@ from collections.abc import Iterable, Sequence
 
 from sshop.core.command import Element, Piece, Secret
 
-_WORDS = (
-    "password passwd passphrase pass pwd token secret api[-_]?key apikey access[-_]?key private[-_]?key "
-    "secret[-_]?key auth[-_]?key credential credentials bearer"
-).split()
+_WORDS = [
+    "password",
+    "passwd",
+    "passphrase",
+    "pass",
+    "pwd",
+    "token",
+    "secret",
+    "api[-_]?key",
+    "apikey",
+    "access[-_]?key",
+    "private[-_]?key",
+    "secret[-_]?key",
+    "auth[-_]?key",
+    "credential",
+    "credentials",
+    "bearer",
+]
 _VALUE = r"""(?:"[^"]*"|'[^']*'|[^\s"';&|<>()`]+)+"""
-_STICKY_P = frozenset("mysql mysqldump mysqladmin mariadb mariadb-dump mariadb-admin sshpass".split())
+_STICKY_P = frozenset(["mysql", "mysqldump", "mysqladmin", "mariadb", "mariadb-dump", "mariadb-admin", "sshpass"])
 
 
 def _patterns(extra: Iterable[str]) -> tuple[re.Pattern[str], re.Pattern[str], list[re.Pattern[str]]]:
@@ -32,7 +46,7 @@ def _patterns(extra: Iterable[str]) -> tuple[re.Pattern[str], re.Pattern[str], l
         re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s/:@]*:(?P<value>[^\s/@]+)@"),
         re.compile(r"(?<![\w/])[\w.-]+:(?P<value>[^\s/@:]+)@[\w.-]+"),
         re.compile(r"authorization:\s*(?:(?:basic|bearer|token)\s+)?(?P<value>[^\s'\"]+)", re.IGNORECASE),
-        re.compile(rf"\b(?:{'|'.join(map(re.escape, sorted(_STICKY_P)))})\b[^;&|\n]*?\s-p(?P<value>[^\s'\"]+)"),
+        re.compile(rf"\b(?:{'|'.join(map(re.escape, sorted(_STICKY_P)))})\b[^;&|\n]*?\s-p(?P<value>[^\s'\";&|]+)"),
     ]
     return option, whole, inside
 
