@@ -187,7 +187,7 @@ def process_start(pid: int) -> str | None:
 
 def _start_by_ps(pid: int) -> str | None:
     """Where there is no /proc."""
-    import subprocess  # noqa: PLC0415 - not on Linux
+    import subprocess
 
     found = subprocess.run(  # noqa: S603
         ["/bin/ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, check=False, text=True
@@ -240,7 +240,7 @@ def this_process(environ: Mapping[str, str]) -> Process:
 
 
 def _user() -> str:
-    import pwd  # noqa: PLC0415
+    import pwd
 
     try:
         return pwd.getpwuid(os.geteuid()).pw_name

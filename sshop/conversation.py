@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from typing import BinaryIO
+import contextlib
+from collections.abc import AsyncIterator
 
 from sshop import errors
 from sshop.core import protocol
@@ -44,7 +44,9 @@ class Line:
             return await connection.open_guard(self._guard, self._root, install=install)
         except errors.LinkLost as lost:
             self.drop()
-            raise errors.HostUnreachable(f"the connection to {self.account.key} ended before anything was sent: {lost}")
+            raise errors.HostUnreachable(
+                f"the connection to {self.account.key} ended before anything was sent: {lost}"
+            ) from lost
 
     @property
     def host_key(self) -> str | None:
@@ -125,11 +127,9 @@ class Conversation:
 
     async def _first_frame(self) -> Frame | None:
         assert self._channel is not None
-        try:
-            await self._channel.send(self._sent[0])
-        except errors.LinkLost:
+        with contextlib.suppress(errors.LinkLost):
             # A far side that is no guard may end before it reads; what it printed is still to be read.
-            pass
+            await self._channel.send(self._sent[0])
         return await self._next()
 
     async def _next(self) -> Frame | None:
@@ -142,32 +142,28 @@ class Conversation:
             self._ready = self._reader.feed(data)
         return self._ready.pop(0)
 
-    async def spool(self, source: Callable[[], BinaryIO] | None) -> Frame | None:
+    async def spool(self) -> Frame | None:
         """Send the secrets and standard input, and wait until it is spooled whole; a `no` is handed back.
 
-        Raises `LinkLost`, `InputUnavailable` (the source is shorter or longer than was said).
+        Raises `LinkLost`, `InputUnavailable` (standard input is not at hand).
         """
         assert self._channel is not None
-        stdin = self._request.command.stdin if self._request.command else None
-        secrets = protocol.rest(self._request)
-        self._sent.append(secrets)
-        if stdin is None or stdin.length == 0 and source is None:
-            self._early = secrets
+        stdin = self._request.command.stdin if self._request.command and self._request.verb == "run" else None
+        self._early = protocol.rest(self._request)
+        self._sent.append(self._early)
+        if stdin is None:
             return None
-        if source is None:
-            raise errors.InputUnavailable("the standard input of the operation is not at hand; give it with --stdin")
+        if stdin.data is None:
+            raise errors.InputUnavailable(
+                "the standard input of the operation is not at hand", hint="give it again with --stdin FILE"
+            )
         header = protocol.stdin_header(stdin.length)
         self._sent.append(header)
+        await self._channel.send(self._early + header)
         self._early = b""
-        await self._channel.send(secrets + header)
-        left = stdin.length
-        with source() as stream:
-            while left:
-                chunk = stream.read(min(CHUNK, left))
-                if not chunk:
-                    raise errors.InputUnavailable("standard input became shorter while it was sent; nothing ran")
-                left -= len(chunk)
-                await self._channel.send(chunk)
+        data = memoryview(stdin.data.value)
+        for start in range(0, len(data), CHUNK):
+            await self._channel.send(bytes(data[start : start + CHUNK]))
         frame = await self._next()
         if frame is None:
             raise errors.LinkLost("the guard ended while it spooled standard input")

@@ -1,4 +1,4 @@
-"""What a call for an operation means, given what the ledger holds: create, continue, attach, answer, or refuse. Pure."""
+"""What a call for an operation means, given what the ledger holds: create, continue, attach, answer or refuse."""
 
 from __future__ import annotations
 

@@ -20,9 +20,27 @@ NAME_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 ELEMENT_LIMIT = 131_000
 FRAMES_LIMIT = 1_000_000
 STDIN_LIMIT = 1 << 30
-# Names that a shell on the way would not hand on as they are, or that would change the guard's own start of the command.
+KEPT_STDIN = 65_536
+# Names that a shell on the way would not hand on as they are, or that would change how the guard starts a command.
 RESERVED_NAMES = frozenset(
-    "IFS PPID UID EUID GROUPS BASHOPTS SHELLOPTS BASH_ENV ENV OPERATION_ID OPTIND OPTARG RANDOM SECONDS LINENO _".split()
+    [
+        "IFS",
+        "PPID",
+        "UID",
+        "EUID",
+        "GROUPS",
+        "BASHOPTS",
+        "SHELLOPTS",
+        "BASH_ENV",
+        "ENV",
+        "OPERATION_ID",
+        "OPTIND",
+        "OPTARG",
+        "RANDOM",
+        "SECONDS",
+        "LINENO",
+        "_",
+    ]
 )
 
 
@@ -83,7 +101,7 @@ class Command:
             raise errors.UsageError("the command is empty")
         object.__setattr__(self, "env", tuple(sorted(self.env)))
         object.__setattr__(self, "secrets", tuple(sorted(self.secrets, key=lambda item: item[0])))
-        for place, element in self._elements():
+        for place, element in self.elements():
             size = 0
             for piece in element:
                 body = piece.value.value if piece.value else piece.text
@@ -111,7 +129,8 @@ class Command:
         if len(plain_frames(self)) > FRAMES_LIMIT:
             raise errors.UsageError(f"the command is longer than {FRAMES_LIMIT:,} bytes in all")
 
-    def _elements(self) -> list[tuple[str, Element]]:
+    def elements(self) -> list[tuple[str, Element]]:
+        """All elements with what they are called in messages."""
         places = [(f"argument {index}", element) for index, element in enumerate(self.argv)]
         places += [(f"variable {name}", element) for name, element in self.env]
         places += [(f"condition argument {index}", element) for index, element in enumerate(self.condition)]
@@ -123,7 +142,7 @@ class Command:
     def complete(self) -> bool:
         """Whether all secret and hidden values are at hand, so that it can be sent."""
         return all(secret is not None for _, secret in self.secrets) and all(
-            piece.kind != "hidden" or piece.value is not None for _, element in self._elements() for piece in element
+            piece.kind != "hidden" or piece.value is not None for _, element in self.elements() for piece in element
         )
 
 
@@ -203,7 +222,7 @@ def fingerprint(command: Command) -> str:
 
 
 def has_secret_part(command: Command) -> bool:
-    hidden = any(piece.kind == "hidden" for _, element in command._elements() for piece in element)
+    hidden = any(piece.kind == "hidden" for _, element in command.elements() for piece in element)
     return bool(command.secrets) or hidden or (command.stdin is not None and command.stdin.sha256 is None)
 
 
@@ -218,7 +237,7 @@ def secret_fingerprint(command: Command, key: bytes) -> str | None:
 
     for name, secret in command.secrets:
         add(name.encode(), secret.value if secret else b"")
-    for place, element in command._elements():
+    for place, element in command.elements():
         for piece in element:
             if piece.kind == "hidden" and piece.value is not None:
                 add(f"{place} {piece.name}".encode(), piece.value.value)
@@ -277,9 +296,26 @@ def to_json(command: Command) -> dict[str, Any]:
         "env": {name: _element_to_json(element) for name, element in command.env},
         "secrets": [name for name, _ in command.secrets],
         "become_user": command.become_user,
-        "stdin": stdin and {"length": stdin.length, "sha256": stdin.sha256, "path": stdin.path},
+        "stdin": None if stdin is None else _stdin_to_json(stdin),
         "condition": [_element_to_json(element) for element in command.condition],
     }
+
+
+def _stdin_to_json(stdin: Stdin) -> dict[str, Any]:
+    """A short text of the catalogue's own is kept, so that the operation can be continued from the ledger alone."""
+    kept = stdin.data is not None and stdin.sha256 is not None and stdin.path is None and stdin.length <= KEPT_STDIN
+    return {
+        "length": stdin.length,
+        "sha256": stdin.sha256,
+        "path": stdin.path,
+        "text": _bytes_to_json(stdin.data.value) if kept and stdin.data is not None else None,
+    }
+
+
+def _stdin_from_json(value: dict[str, Any]) -> Stdin:
+    text_ = value["text"]
+    data = None if text_ is None else Secret(_bytes_from_json(text_))
+    return Stdin(value["length"], value["sha256"], data, value["path"])
 
 
 def from_json(value: dict[str, Any]) -> Command:
@@ -291,6 +327,6 @@ def from_json(value: dict[str, Any]) -> Command:
         env=tuple((name, _element_from_json(element)) for name, element in value["env"].items()),
         secrets=tuple((name, None) for name in value["secrets"]),
         become_user=value["become_user"],
-        stdin=stdin and Stdin(stdin["length"], stdin["sha256"], path=stdin["path"]),
+        stdin=None if stdin is None else _stdin_from_json(stdin),
         condition=tuple(_element_from_json(element) for element in value["condition"]),
     )

@@ -6,7 +6,6 @@ one rule that a dispatch without an answer is unknown.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable
 
 from sshop import errors
@@ -24,7 +23,11 @@ from sshop.core.operation import (
     Result,
     State,
     Terms,
+    replaced,
 )
+
+# The fields of an operation that an event changes, by name.
+Changes = dict[str, object]
 
 # What a dispatched and unresolved operation is called, by what the host was last seen to say of it.
 HOST_STATE: dict[str | None, State] = {
@@ -61,7 +64,7 @@ def apply(operation: Operation | None, event: Event) -> Operation | None:
         return _created(event, body)
     if operation is None:
         raise errors.LedgerCorrupt(f"event {event.seq} belongs to operation {event.operation_id}, which has no intent")
-    return dataclasses.replace(_step(operation, event), updated_at=event.at)
+    return replaced(operation, **_step(operation, event), updated_at=event.at)
 
 
 def _created(event: Event, body: events.IntentCreated) -> Operation:
@@ -97,13 +100,12 @@ def _created(event: Event, body: events.IntentCreated) -> Operation:
     )
 
 
-def _step(operation: Operation, event: Event) -> Operation:
-    replace = dataclasses.replace
+def _step(operation: Operation, event: Event) -> Changes:
     match event.body:
         case events.AttemptOpened() as body:
-            return replace(operation, attempts=(*operation.attempts, _opened(event, body)))
+            return {"attempts": (*operation.attempts, _opened(event, body))}
         case events.AttemptDispatched() as body:
-            changed = _with_attempt(
+            attempts = _with_attempt(
                 operation,
                 event,
                 dispatched_at=event.at,
@@ -112,19 +114,18 @@ def _step(operation: Operation, event: Event) -> Operation:
                 boundary_seen_by="runner",
                 store_id=body.store_id,
                 host_key=body.host_key,
-                boot=body.boot,
                 authority_ref=body.authority_ref,
             )
-            return replace(
-                changed,
-                generation=max(operation.generation, body.generation),
-                store_id=operation.store_id or body.store_id,
-                host_state=None,
-            )
+            return {
+                "attempts": attempts,
+                "generation": max(operation.generation, body.generation),
+                "store_id": operation.store_id or body.store_id,
+                "host_state": None,
+            }
         case events.BoundarySeen() as body:
             return _boundary(operation, event, body)
         case events.ResponseLost():
-            return _with_attempt(operation, event, response="lost")
+            return {"attempts": _with_attempt(operation, event, response="lost")}
         case events.ResponseReceived() as body:
             return _received(operation, event, body)
         case events.AttemptClosed() as body:
@@ -132,50 +133,50 @@ def _step(operation: Operation, event: Event) -> Operation:
         case events.LookupPerformed() as body:
             return _looked_up(operation, body)
         case events.RemoteRecordFound() as body:
-            found = _with_record(operation, body.record_id)
-            return replace(found, result=Result.from_json(body.result), replayed=True, host_state="exited")
+            return {
+                "records": _with_record(operation, body.record_id),
+                "result": Result.from_json(body.result),
+                "replayed": True,
+                "host_state": "exited",
+            }
         case events.OperationResolved() as body:
-            return replace(
-                operation,
-                state=State(body.state),
-                resolved_by=body.by,
-                resolution=body.why,
-                contract=body.contract,
-                refusal=None,
-            )
+            return {
+                "state": State(body.state),
+                "resolved_by": body.by,
+                "resolution": body.why,
+                "contract": body.contract,
+                "refusal": None,
+            }
         case events.RetryRefused(refusal="key_conflict"):
-            return operation  # another request came under this ID; it says nothing of this one
+            return {}  # another request came under this ID; it says nothing of this one
         case events.RetryRefused() as body:
-            return replace(operation, refusal=body.refusal)
+            return {"refusal": body.refusal}
         case events.RetryDecided():
-            return replace(operation, refusal=None)
+            return {"refusal": None}
         case events.OwnerChanged() as body:
-            return replace(
-                operation,
-                owner=body.owner,
-                owner_pid=body.owner_pid,
-                owner_pid_start=body.owner_pid_start,
-                owner_machine=body.owner_machine,
-            )
+            return {
+                "owner": body.owner,
+                "owner_pid": body.owner_pid,
+                "owner_pid_start": body.owner_pid_start,
+                "owner_machine": body.owner_machine,
+            }
         case events.OperationAcknowledged():
-            return replace(operation, acknowledged=True)
+            return {"acknowledged": True}
         case events.OperationSuperseded() as body:
-            return replace(operation, superseded_by=body.by)
+            return {"superseded_by": body.by}
         case events.ApprovalGranted() | events.ApprovalRevoked() | events.ApprovalSpent():
-            return operation
+            return {}
         case _:
             raise errors.LedgerCorrupt(f"event {event.seq} of type {event.type} cannot belong to an operation")
 
 
-def _looked_up(operation: Operation, body: events.LookupPerformed) -> Operation:
+def _looked_up(operation: Operation, body: events.LookupPerformed) -> Changes:
     if body.kind == "verify":
-        return dataclasses.replace(operation, contract=Contract(body.match))
+        return {"contract": Contract(body.match)}
     if body.kind == "probe":
-        return operation  # what a condition says settles nothing by itself; the resolution that follows names it
-    if body.host_state is None:
-        return operation  # nobody answered, or not as the store that was promised
-    generation = max(operation.generation, body.generation or 0)
-    return _observed(dataclasses.replace(operation, generation=generation), body.host_state)
+        return {}  # what a condition says settles nothing by itself; the resolution that follows names it
+    changes = _observed(operation, body.host_state, dispatched=operation.dispatched)
+    return {**changes, "generation": max(operation.generation, body.generation or 0)}
 
 
 def _opened(event: Event, body: events.AttemptOpened) -> Attempt:
@@ -208,19 +209,18 @@ def attempt_of(operation: Operation, attempt_id: str | None) -> Attempt:
     raise errors.LedgerCorrupt(f"operation {operation.operation_id} has no attempt {attempt_id}")
 
 
-def _with_attempt(operation: Operation, event: Event, **changes: object) -> Operation:
+def _with_attempt(operation: Operation, event: Event, **changes: object) -> tuple[Attempt, ...]:
     attempt_of(operation, event.attempt_id)
-    attempts = tuple(
-        dataclasses.replace(attempt, **changes) if attempt.attempt_id == event.attempt_id else attempt  # type: ignore[arg-type]
+    return tuple(
+        replaced(attempt, **changes) if attempt.attempt_id == event.attempt_id else attempt
         for attempt in operation.attempts
     )
-    return dataclasses.replace(operation, attempts=attempts)
 
 
-def _with_record(operation: Operation, record_id: str | None) -> Operation:
+def _with_record(operation: Operation, record_id: str | None) -> tuple[str, ...]:
     if record_id is None or record_id in operation.records:
-        return operation
-    return dataclasses.replace(operation, records=(*operation.records, record_id))
+        return operation.records
+    return (*operation.records, record_id)
 
 
 def further(one: str, other: str) -> str:
@@ -228,58 +228,59 @@ def further(one: str, other: str) -> str:
     return max(one, other, key=lambda boundary: BOUNDARY_ORDER.index(Boundary(boundary)))
 
 
-def _boundary(operation: Operation, event: Event, body: events.BoundarySeen) -> Operation:
+def _boundary(operation: Operation, event: Event, body: events.BoundarySeen) -> Changes:
     attempt = attempt_of(operation, event.attempt_id)
-    changes: dict[str, object] = {}
+    seen: Changes = {}
     if further(attempt.boundary, body.boundary) != attempt.boundary:
-        changes = {"boundary": body.boundary, "boundary_seen_by": body.seen_by}
+        seen = {"boundary": body.boundary, "boundary_seen_by": body.seen_by}
     for name in ("record_id", "sync", "host_key", "store_id"):
         if getattr(body, name) is not None:
-            changes[name] = getattr(body, name)
-    operation = _with_attempt(operation, event, **changes)
+            seen[name] = getattr(body, name)
+    changes: Changes = {"attempts": _with_attempt(operation, event, **seen)}
     if body.seen_by == "host" and body.record_id is not None and body.generation is not None:
-        operation = dataclasses.replace(
-            _with_record(operation, body.record_id),
-            claim_seen=(body.generation, body.record_id),
-            generation=max(operation.generation, body.generation),
-        )
-    return operation
+        changes["records"] = _with_record(operation, body.record_id)
+        changes["claim_seen"] = (body.generation, body.record_id)
+        changes["generation"] = max(operation.generation, body.generation)
+    return changes
 
 
-def _observed(operation: Operation, host_state: str | None) -> Operation:
+def _observed(operation: Operation, host_state: str | None, *, dispatched: bool) -> Changes:
     """What is said of an operation after the host said something of it, or nothing."""
     if operation.resolved:
-        return operation
-    state = HOST_STATE[host_state] if operation.dispatched else State.OPEN
-    return dataclasses.replace(operation, host_state=host_state, state=state)
+        return {}
+    return {"host_state": host_state, "state": HOST_STATE[host_state] if dispatched else State.OPEN}
 
 
-def _received(operation: Operation, event: Event, body: events.ResponseReceived) -> Operation:
-    operation = _with_attempt(operation, event, response=body.code or body.kind, detail=body.detail)
+def _received(operation: Operation, event: Event, body: events.ResponseReceived) -> Changes:
+    changes: Changes = {
+        "attempts": _with_attempt(operation, event, response=body.code or body.kind, detail=body.detail),
+        "host_state": body.host_state,
+        "generation": max(operation.generation, body.generation or 0),
+    }
     if body.result is not None:
-        operation = dataclasses.replace(
-            _with_record(operation, body.record_id), result=Result.from_json(body.result), replayed=not body.own
-        )
-    generation = max(operation.generation, body.generation or 0)
-    return dataclasses.replace(operation, host_state=body.host_state, generation=generation)
+        changes["records"] = _with_record(operation, body.record_id)
+        changes["result"] = Result.from_json(body.result)
+        changes["replayed"] = not body.own
+    return changes
 
 
-def _closed(operation: Operation, event: Event, body: events.AttemptClosed) -> Operation:
+def _closed(operation: Operation, event: Event, body: events.AttemptClosed) -> Changes:
     attempt = attempt_of(operation, event.attempt_id)
-    operation = _with_attempt(
+    attempts = _with_attempt(
         operation,
         event,
         closed_at=event.at,
         dispatch_state=body.dispatch_state,
         boundary=further(attempt.boundary, body.boundary),
-        boundary_seen_by=body.boundary_seen_by if body.boundary_seen_by else attempt.boundary_seen_by,
+        boundary_seen_by=body.boundary_seen_by or attempt.boundary_seen_by,
         nothing_claimed=body.nothing_claimed,
         response=attempt.response or body.code,
         detail=body.detail or attempt.detail,
     )
     if body.dispatch_state == DispatchState.NOT_SENT:
-        return operation
-    return _observed(operation, operation.host_state)
+        return {"attempts": attempts}
+    dispatched = any(each.counts_as_dispatched for each in attempts)
+    return {"attempts": attempts, **_observed(operation, operation.host_state, dispatched=dispatched)}
 
 
 def may_dispatch(operation: Operation, attempt_id: str, decisions_at_opening: int) -> None:
@@ -316,5 +317,5 @@ def health(operation: Operation) -> Health:
     return Health.HEALTHY
 
 
-def contract_at_birth(declared: bool) -> Contract:
+def contract_at_birth(*, declared: bool) -> Contract:
     return Contract.UNCHECKED if declared else Contract.NOT_DECLARED

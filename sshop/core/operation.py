@@ -8,12 +8,13 @@ from __future__ import annotations
 import dataclasses
 import re
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar
 
 from sshop import errors
 
 ID_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+_Value = TypeVar("_Value")
 _MINTED = re.compile(rf"op_[0-7][{_ALPHABET}]{{25}}\Z")
 
 
@@ -239,7 +240,7 @@ class Result:
     by_attempt: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        return _fields_of(self)
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Result:
@@ -264,13 +265,14 @@ class Terms:
     root: str = "~/.sshop"
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            name: list(value) if isinstance(value, tuple) else value for name, value in dataclasses.asdict(self).items()
-        }
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in _fields_of(self).items()}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Terms:
-        return cls(**{name: tuple(item) if isinstance(item, list) else item for name, item in value.items()})
+        arguments: dict[str, Any] = {
+            name: tuple(item) if isinstance(item, list) else item for name, item in value.items()
+        }
+        return cls(**arguments)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -342,15 +344,34 @@ class Operation:
         return self.attempts[-1] if self.attempts else None
 
 
+def replaced(value: _Value, **changes: object) -> _Value:
+    """`dataclasses.replace` for the values of this module, in half the time: it is what a fold does most."""
+    new: _Value = object.__new__(type(value))
+    put = object.__setattr__
+    for name in value.__slots__:  # type: ignore[attr-defined]
+        put(new, name, getattr(value, name))
+    for name, item in changes.items():
+        put(new, name, item)
+    return new
+
+
+def _fields_of(value: Any) -> dict[str, Any]:
+    """The fields of a dataclass by name; not `asdict`, which copies all that is below and takes 15 times as long."""
+    return {name: getattr(value, name) for name in value.__slots__}
+
+
 def operation_to_json(operation: Operation) -> dict[str, Any]:
-    """A JSON value from which `operation_from_json` makes the same operation again."""
-    value = dataclasses.asdict(operation)
-    value["effects"] = list(operation.effects)
-    value["records"] = list(operation.records)
-    value["attempts"] = list(value["attempts"])
-    value["terms"] = operation.terms.to_json()
-    value["claim_seen"] = list(operation.claim_seen) if operation.claim_seen else None
-    return value
+    """A JSON value from which `operation_from_json` makes the same operation again; parts of it are shared."""
+    return {
+        **_fields_of(operation),
+        "account": operation.account.to_json(),
+        "effects": list(operation.effects),
+        "terms": operation.terms.to_json(),
+        "claim_seen": list(operation.claim_seen) if operation.claim_seen else None,
+        "records": list(operation.records),
+        "result": operation.result.to_json() if operation.result else None,
+        "attempts": [_fields_of(attempt) for attempt in operation.attempts],
+    }
 
 
 def operation_from_json(value: dict[str, Any]) -> Operation:

@@ -193,7 +193,10 @@ def _parse(line: bytes) -> Frame:
     word, _, fields = text.partition(" ")
     if not re.fullmatch(r"[a-z]+", word):
         raise errors.ProtocolError(f"the guard's line has no word: {text[:80]!r}")
-    return Frame(word, dict(_FIELD.findall(fields)), message)
+    values = dict(_FIELD.findall(fields))
+    if word == "no":
+        values["code"] = fields.partition(" ")[0]
+    return Frame(word, values, message)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

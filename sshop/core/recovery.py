@@ -152,6 +152,6 @@ def reason(operation: Operation, *, operator: bool = False) -> RetryReason:
     last = operation.latest
     if last is not None and last.response in REASONS:
         return REASONS[last.response]
-    if last is None or not last.counts_as_dispatched and not operation.dispatched:
+    if last is None or not operation.dispatched:
         return RetryReason.CONNECTION_NOT_ESTABLISHED
     return RetryReason.RESPONSE_LOST

@@ -2,8 +2,8 @@
 
 A raw command should not carry a secret at all (a catalogue entry takes one by reference); this is the net under those
 who do it all the same. It finds `--password=…`, `--token …`, `NAME_TOKEN=…`, `-p…` of the database clients, the
-password in `user:password@host`, and authorization headers, in words and inside shell text. A hidden part enters the fingerprint
-by its name in the plain part, and by its value in the secret part.
+password in `user:password@host`, and authorization headers, in words and inside shell text. A hidden part enters the
+fingerprint by its name in the plain part, and by its value in the secret part.
 """
 
 from __future__ import annotations

@@ -1,0 +1,132 @@
+"""The composition root: the only place that names concrete classes."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import os
+import random
+import time
+from collections.abc import Mapping
+
+from sshop import catalogue, config, errors
+from sshop.core import operation
+from sshop.core.operation import Account
+from sshop.core.policy import Host, Policy
+from sshop.ports import Ledger, Limits, Transport
+from sshop.world import World
+
+DEFAULT_ROOT = "~/.sshop"
+
+
+class SystemClock:
+    def now(self) -> str:
+        return dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+    def milliseconds(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class SystemIds:
+    """Random from the operating system. IDs of one process are minted in rising order of their time."""
+
+    def __init__(self, clock: SystemClock) -> None:
+        self._clock = clock
+
+    def mint(self, prefix: str) -> str:
+        return operation.mint(prefix, self._clock.milliseconds(), os.urandom(10))
+
+    def nonce(self) -> str:
+        return os.urandom(16).hex()
+
+    def jitter(self) -> float:
+        return random.random()  # noqa: S311 - spacing, not a secret
+
+
+class SystemProcesses:
+    def alive(self, pid: int, start: str, machine: str) -> bool | None:
+        return config.process_alive(pid, start, machine)
+
+
+class App:
+    """What a command of the line needs, each made when it is first asked for."""
+
+    def __init__(self, environ: Mapping[str, str], *, ledger: str | None = None, policies: str | None = None) -> None:
+        self._environ = environ
+        self._ledger_option, self._policies_option = ledger, policies
+        self._ledger: Ledger | None = None
+        self._policy: Policy | None = None
+        self._transport: Transport | None = None
+
+    @property
+    def ledger_location(self) -> str:
+        return config.ledger_location(self._environ, self._ledger_option)
+
+    def ledger(self) -> Ledger:
+        """Raises `LedgerError`."""
+        if self._ledger is None:
+            from sshop.ledger.sqlite import SqliteLedger
+
+            location = self.ledger_location
+            if "://" in location:
+                raise errors.UsageError(f"{location.split('://')[0]} ledgers are not built yet", hint="--ledger FILE")
+            self._ledger = SqliteLedger.open(location)
+        return self._ledger
+
+    def policy(self) -> Policy:
+        """Raises `UsageError`."""
+        if self._policy is None:
+            folder = config.policies_folder(self._environ, self._policies_option)
+            self._policy = catalogue.load(folder, config.cache_folder(self._environ))
+        return self._policy
+
+    def transport(self) -> Transport:
+        if self._transport is None:
+            from sshop.transport import SshTransport
+
+            self._transport = SshTransport(environ=self._environ)
+        return self._transport
+
+    def account(self, word: str) -> tuple[Account, str]:
+        """The account that a host argument names, and the folder of guard and store there. Raises `UsageError`."""
+        host = self.policy().hosts.get(word)
+        if host is None:
+            return self.transport().resolve(word), DEFAULT_ROOT
+        return self._named(host)
+
+    def _named(self, host: Host) -> tuple[Account, str]:
+        found = self.transport().resolve(host.address or host.name)
+        account = Account(host.name, host.user or found.user, found.address, host.port or found.port)
+        return account, host.root or DEFAULT_ROOT
+
+    def world(self, limits: Limits) -> World:
+        from sshop.transport import guard
+
+        clock = SystemClock()
+        return World(
+            ledger=self.ledger(),
+            transport=self.transport(),
+            clock=clock,
+            ids=SystemIds(clock),
+            processes=SystemProcesses(),
+            me=config.this_process(self._environ),
+            guard=guard.load(),
+            limits=limits,
+        )
+
+    def close(self) -> None:
+        if self._ledger is not None:
+            self._ledger.close()
+
+
+def fill_ledger(app: App, count: int, seed: int) -> int:
+    """A synthetic history of `count` events in an empty ledger; how many events it has. Raises `UsageError`."""
+    from sshop.ledger import fill
+
+    return fill.fill(app.ledger(), count, seed=seed)

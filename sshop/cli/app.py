@@ -1,0 +1,89 @@
+"""The typer application, made from the option table; the light commands are in it too, for `--help`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+import typer
+
+from sshop import errors
+from sshop.cli.options import COMMANDS, COMMON, Argument, Command, Option
+
+# typer brings its own click; this is the base of all its errors about words that cannot be parsed.
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+_TYPES: dict[str, type] = {"text": str, "integer": int, "number": float, "flag": bool}
+
+
+def _option(option: Option) -> inspect.Parameter:
+    kind: Any = Literal[option.choices] if option.choices else _TYPES[option.kind]
+    annotation = kind if option.default is not None else kind | None
+    return inspect.Parameter(
+        option.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=option.default,
+        annotation=Annotated[annotation, typer.Option(*option.flags, help=option.help, metavar=option.metavar)],
+    )
+
+
+def _argument(argument: Argument) -> inspect.Parameter:
+    kind: Any = {"one": str, "optional": str | None, "many": list[str] | None}[argument.count]
+    default = inspect.Parameter.empty if argument.count == "one" else None
+    return inspect.Parameter(
+        argument.name,
+        inspect.Parameter.POSITIONAL_OR_KEYWORD,
+        default=default,
+        annotation=Annotated[kind, typer.Argument(help=argument.help)],
+    )
+
+
+def _function(command: Command, call: Callable[[str, dict[str, Any]], int]) -> Callable[..., int]:
+    def function(**values: Any) -> int:
+        return call(
+            command.name, {name: [] if name == "words" and value is None else value for name, value in values.items()}
+        )
+
+    function.__name__ = command.name.replace(" ", "_")
+    function.__doc__ = command.help
+    parameters = [_argument(argument) for argument in command.arguments]
+    parameters += [_option(option) for option in (*command.options, *COMMON)]
+    function.__signature__ = inspect.Signature(parameters, return_annotation=int)  # type: ignore[attr-defined]
+    function.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return function
+
+
+def build(call: Callable[[str, dict[str, Any]], int]) -> typer.Typer:
+    """The application; each command hands its name and its options to `call`, whose answer is the exit code."""
+    app = typer.Typer(
+        name="sshop",
+        help="Run commands on hosts over SSH so that one intended action has at most one effect.",
+        no_args_is_help=True,
+        add_completion=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+    )
+    groups: dict[str, typer.Typer] = {}
+    for command in COMMANDS:
+        group, _, name = command.name.rpartition(" ")
+        target = app
+        if group:
+            if group not in groups:
+                groups[group] = typer.Typer(no_args_is_help=True, help=f"The {group}.", rich_markup_mode=None)
+                app.add_typer(groups[group], name=group)
+            target = groups[group]
+        target.command(name, help=command.help)(_function(command, call))
+    return app
+
+
+def main(words: list[str], call: Callable[[str, dict[str, Any]], int]) -> int:
+    """Parse and call. Usage errors are click's own, with exit code 2."""
+    try:
+        code = typer.main.get_command(build(call)).main(words, prog_name="sshop", standalone_mode=False)
+    except typer.Abort:
+        return 130
+    except _UsageError as error:
+        where = getattr(error, "ctx", None)
+        message = error.format_message()  # type: ignore[attr-defined]
+        raise errors.UsageError(message, hint=f"{where.command_path if where else 'sshop'} --help") from error
+    return code if isinstance(code, int) else 0

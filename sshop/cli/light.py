@@ -1,0 +1,42 @@
+"""The parser of the hot path: argparse from the option table. It knows the light commands alone."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any, NoReturn
+
+from sshop import errors
+from sshop.cli.options import COMMON, Command, Option
+
+_TYPES = {"text": str, "integer": int, "number": float}
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise errors.UsageError(message, hint=f"sshop {self.prog.split()[-1]} --help")
+
+
+def _add(parser: argparse.ArgumentParser, option: Option) -> None:
+    if option.kind == "flag":
+        parser.add_argument(*option.flags, dest=option.name, action="store_true", help=option.help)
+        return
+    parser.add_argument(
+        *option.flags,
+        dest=option.name,
+        type=_TYPES[option.kind],
+        default=option.default,
+        choices=option.choices or None,
+        metavar=option.metavar,
+        help=option.help.replace("%", "%%"),
+    )
+
+
+def parse(command: Command, words: list[str]) -> dict[str, Any]:
+    """The options of a light command. Raises `UsageError`; `--help` prints and raises `SystemExit`."""
+    parser = _Parser(prog=f"sshop {command.name}", description=command.help, allow_abbrev=False)
+    for argument in command.arguments:
+        count = {"one": None, "optional": "?", "many": "*"}[argument.count]
+        parser.add_argument(argument.name, nargs=count, help=argument.help)
+    for option in (*command.options, *COMMON):
+        _add(parser, option)
+    return vars(parser.parse_intermixed_args(words))

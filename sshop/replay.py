@@ -1,0 +1,298 @@
+"""An operation brought to its best-supported end: look, decide by the table, attempt where it allows, stop where not.
+
+`run` comes through here after its first attempt, `replay` begins here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from sshop import errors, reconcile
+from sshop.attempt import Trial
+from sshop.conversation import Line
+from sshop.core import admission, events, recovery
+from sshop.core import command as commands
+from sshop.core.admission import Way
+from sshop.core.operation import Category, Operation, Refusal, State
+from sshop.core.recovery import Recovery, Situation, Step
+from sshop.runner import Runner
+from sshop.world import Answer, Grounds, Intent, World
+
+NOT_SENT_TRIES = 5
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 20.0
+
+# Which exit an operation's refusal gives where it was dispatched; 5 wins over what is not here (DESIGN section 7).
+REFUSAL_EXIT: dict[str, str] = {
+    Refusal.STORE_CHANGED: "store",
+    Refusal.STORE_ROLLED_BACK: "store",
+    Refusal.MARKER_UNREADABLE: "store",
+    Refusal.MARKER_EXPIRED: "store",
+    Refusal.FENCED: "fenced",
+    Refusal.KEY_CONFLICT: "key_conflict",
+    Refusal.NOT_THE_OWNER: "not_owner",
+    Refusal.UNRESOLVED_TWIN: "twin",
+    Refusal.SUBJECT_HAS_UNKNOWN: "twin",
+    Refusal.APPROVAL_REQUIRED: "approval",
+    Refusal.POLICY_FORBIDS: "policy",
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Mode:
+    """How far a call may go: `recover` is `auto`, `look` or `none`; `wait_s` counts from the claim that was seen."""
+
+    recover: str = "auto"
+    wait_s: float | None = None
+    operator: bool = False
+    tries: int = NOT_SENT_TRIES
+
+
+class Course:
+    """One call's way through one operation."""
+
+    def __init__(
+        self,
+        world: World,
+        line: Line,
+        mode: Mode,
+        *,
+        command: commands.Command | None = None,
+        watch: Callable[[Operation], None] | None = None,
+    ) -> None:
+        self._world, self._line, self._mode = world, line, mode
+        self._runner = Runner(world)
+        self._command, self._watch = command, watch
+        self.operation_id: str | None = None
+        self._tries = 0
+        self._started: float | None = None
+
+    async def run(self, intent: Intent) -> Answer:
+        """`sshop run`: declare, attempt, and recover as far as the mode allows. Raises `Refused`, `LedgerError`."""
+        admitted, attempt_id = self._runner.declare(intent)
+        operation = _present(admitted.operation)
+        self.operation_id = operation.operation_id
+        self._command = intent.command
+        if attempt_id is not None:
+            grounds = Grounds(generation=max(1, operation.generation))
+            return await self.settle(await self._attempt(operation, attempt_id, grounds))
+        if admitted.way is Way.ANSWER:
+            return await self._stored(operation)
+        if admitted.way is Way.ATTACH:
+            return await self.settle(await self._attach(operation))
+        return await self.settle(Answer(operation))
+
+    async def replay(self, operation: Operation) -> Answer:
+        """Reconcile, then go on as the table allows. Raises `Refused` (`not_the_owner`), `LedgerError`."""
+        if operation.resolved:
+            return Answer(operation)
+        if admission.live_attempt(operation, self._world.alive) is not None:
+            raise errors.Refused(
+                Refusal.NOT_THE_OWNER,
+                f"another process is at work on operation {operation.operation_id}",
+                operation_id=operation.operation_id,
+            )
+        self._world.ledger.append(lambda view: self._runner.take_over(_present(view.operation(operation.operation_id))))
+        operation = self._world.operation(operation.operation_id)
+        answer = Answer(operation)
+        if operation.dispatched and operation.category != Category.READ_ONLY:
+            answer = await self._look(operation)
+        return await self.settle(answer)
+
+    async def settle(self, answer: Answer) -> Answer:
+        """Go by the table until the operation is resolved, a person is needed, or the mode ends."""
+        while not self._finished(answer):
+            operation = _present(answer.operation)
+            known = Situation.TEMPORARY if answer.temporary else recovery.situation(operation, answer.lost_store)
+            row = recovery.decide(operation, known)
+            if row.step is Step.STOP:
+                answer = self._stopped(operation, answer, row)
+                break
+            if row.step is Step.PROBE:
+                if self._mode.recover == "none":
+                    break
+                if await reconcile.probe_condition(self._world, self._line, operation):
+                    answer = Answer(self._world.operation(operation.operation_id))
+                else:
+                    answer = self._stopped(operation, answer, recovery.PROBED_IN_VAIN[known])
+                break
+            if not self._allowed(operation, known, row):
+                break
+            if not await self._pause(answer):
+                break
+            answer = await self._go_on(operation, row, answer)
+        return await self._close(answer)
+
+    def _finished(self, answer: Answer) -> bool:
+        operation = answer.operation
+        if operation is None or operation.resolved or answer.left:
+            return True
+        if answer.exit in ("not_sent", "store", "twin") and not answer.retry and answer.lost_store is None:
+            return True
+        return answer.code is not None and answer.code.startswith("ledger")
+
+    def _allowed(self, operation: Operation, known: Situation, row: Recovery) -> bool:
+        """Whether the mode lets this step be taken in this call."""
+        if self._mode.recover == "none":
+            return False
+        harmless = known is Situation.NOTHING_DISPATCHED or operation.category == Category.READ_ONLY
+        return row.step is Step.LOOK or self._mode.recover == "auto" or harmless
+
+    async def _pause(self, answer: Answer) -> bool:
+        """Space tries out, with jitter; False where this call has had enough of them."""
+        if not answer.retry:
+            return True
+        self._tries += 1
+        if self._tries >= self._mode.tries:
+            return False
+        pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (self._tries - 1))
+        await self._world.clock.sleep(pause * (0.5 + self._world.ids.jitter()))
+        return True
+
+    async def _go_on(self, operation: Operation, row: Recovery, answer: Answer) -> Answer:
+        if row.step is Step.LOOK:
+            return await self._look(operation)
+        grounds = Grounds(
+            reason=recovery.reason(operation, operator=self._mode.operator),
+            decision=row.decision,
+            generation=max(1, operation.generation) + row.generation_step,
+            ground=row.ground,
+            why=row.why,
+        )
+        command = self._command or commands.from_json(operation.command)
+        try:
+            attempt_id = self._runner.open_attempt(operation, command, grounds)
+        except errors.Refused as refused:
+            if self._world.operation(operation.operation_id).resolved:
+                return Answer(self._world.operation(operation.operation_id))
+            return answer.fail("not_owner", refused.refusal, refused.message, refused.hint)
+        return await self._attempt(operation, attempt_id, grounds, command)
+
+    async def _attempt(
+        self, operation: Operation, attempt_id: str, grounds: Grounds, command: commands.Command | None = None
+    ) -> Answer:
+        command = command or self._command or commands.from_json(operation.command)
+        final = operation.dispatch_count + 1 >= operation.budget or self._mode.recover != "auto"
+        trial = Trial(
+            self._world,
+            operation.operation_id,
+            attempt_id,
+            command,
+            self._line,
+            grounds=grounds,
+            wait_s=self._mode.wait_s,
+            final=final,
+            watch=self._watch,
+        )
+        answer = await trial.run()
+        if answer.code == "response_lost":
+            answer.retry = False  # the next step is a look, whose own failures are counted
+        return answer
+
+    async def _look(self, operation: Operation) -> Answer:
+        return await reconcile.look(self._world, self._line, operation, wait_s=self._left())
+
+    def _left(self) -> float | None:
+        if self._mode.wait_s is None:
+            return None
+        now = self._world.clock.monotonic()
+        if self._started is None:
+            self._started = now
+        return max(0.0, self._mode.wait_s - (now - self._started))
+
+    async def _attach(self, operation: Operation) -> Answer:
+        """Wait for what another living process has in flight, and take its one result."""
+        pause = 0.05
+        while True:
+            current = self._world.operation(operation.operation_id)
+            left = self._left()
+            if current.resolved:
+                return await self._stored(current)
+            if admission.live_attempt(current, self._world.alive) is None:
+                self._world.ledger.append(
+                    lambda view: self._runner.take_over(_present(view.operation(operation.operation_id)))
+                )
+                return Answer(self._world.operation(operation.operation_id))
+            if left is not None and left <= 0:
+                answer = Answer(current, left=True)
+                return answer.fail("running", "in_flight", "another process has an attempt of it in flight")
+            await self._world.clock.sleep(pause)
+            pause = min(1.0, pause * 1.5)
+
+    async def _stored(self, operation: Operation) -> Answer:
+        """The answer of an operation that is resolved already; its output comes from the host, where that answers."""
+        operation = dataclasses.replace(operation, replayed=True)
+        answer = Answer(operation)
+        result = operation.result
+        wanted = result is not None and operation.category != Category.READ_ONLY
+        if wanted and result is not None and result.stdout_bytes + result.stderr_bytes > 0:
+            request = reconcile.question(self._world, operation, "inquire", wait_s=0)
+            heard = await reconcile.ask(self._line, request)
+            if heard.frame is not None and heard.frame.word == "result":
+                answer.stdout, answer.stderr = heard.stdout, heard.stderr
+        elif wanted:
+            answer.stdout = answer.stderr = b""
+        return self._with_exit(answer)
+
+    def _stopped(self, operation: Operation, answer: Answer, row: Recovery) -> Answer:
+        assert row.refusal is not None
+        if operation.refusal != row.refusal:
+            body = events.RetryRefused(row.refusal, row.why)
+            self._world.append([self._world.draft(body, operation.operation_id)])
+        answer.operation = self._world.operation(operation.operation_id)
+        if answer.lost_store is not None and answer.code is not None:
+            return answer
+        exit_name = REFUSAL_EXIT.get(row.refusal, "unknown")
+        return answer.fail(exit_name, row.refusal, row.why, f"sshop show {operation.operation_id}")
+
+    async def _close(self, answer: Answer) -> Answer:
+        """Resolve a temporary failure that gets no further attempt, check the contract, and name the exit."""
+        operation = answer.operation
+        if operation is not None and answer.temporary and not operation.resolved and operation.result is not None:
+            why = f"exit status {operation.result.status}, declared as temporary, and no attempt is left"
+            body = events.OperationResolved(
+                State.FAILED, "result", operation.result.record_id, operation.generation, None, operation.contract, why
+            )
+            self._world.append([self._world.draft(body, operation.operation_id)])
+            answer.operation = operation = self._world.operation(operation.operation_id)
+        if operation is not None and operation.state == State.SUCCEEDED and operation.contract == "unchecked":
+            answer.operation = await reconcile.verify(self._world, self._line, operation)
+        return self._with_exit(answer)
+
+    def _with_exit(self, answer: Answer) -> Answer:
+        answer.exit = exit_name(answer)
+        return answer
+
+
+def exit_name(answer: Answer) -> str:
+    """Which exit an answer gives: of the operation, not of its last attempt (DESIGN section 7)."""
+    operation = answer.operation
+    if operation is None:
+        return answer.exit or "fault"
+    match operation.state:
+        case State.SUCCEEDED:
+            return "failed" if operation.contract == "violated" else "succeeded"
+        case State.FAILED:
+            return "failed"
+        case State.DUPLICATE:
+            return "duplicate"
+        case State.CANCELLED:
+            return {"key_conflict": "key_conflict", "host_refused": "not_sent"}.get(
+                operation.resolved_by or "", "fenced"
+            )
+        case _:
+            pass
+    if not operation.dispatched:
+        return answer.exit or "not_sent"
+    if answer.exit in ("key_conflict", "store", "not_owner", "fenced", "duplicate"):
+        return answer.exit
+    if operation.host_state == "running" or answer.exit == "running":
+        return "running"
+    if operation.host_state == "never_started" and answer.exit in ("not_sent", "approval", "policy"):
+        return answer.exit
+    return "unknown"
+
+
+def _present(operation: Operation | None) -> Operation:
+    assert operation is not None
+    return operation

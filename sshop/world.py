@@ -1,0 +1,105 @@
+"""What a run acts through, what a caller means, and what a call ends with: the values that the acting rooms share."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Awaitable, Callable, Sequence
+
+from sshop import errors
+from sshop.conversation import Line
+from sshop.core import command as commands
+from sshop.core import events
+from sshop.core.events import Draft
+from sshop.core.operation import Account, Attempt, Operation, RetryDecision, RetryReason, Terms
+from sshop.ports import Clock, Ids, Ledger, Limits, Process, Processes, Transport
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class World:
+    """What a run acts through; made by `sshop.bootstrap`."""
+
+    ledger: Ledger
+    transport: Transport
+    clock: Clock
+    ids: Ids
+    processes: Processes
+    me: Process
+    guard: bytes
+    limits: Limits
+
+    def draft(self, body: events.AnyBody, operation_id: str | None = None, attempt_id: str | None = None) -> Draft:
+        return Draft(self.ids.mint("ev"), self.clock.now(), self.me.session_id, body, operation_id, attempt_id)
+
+    def alive(self, attempt: Attempt) -> bool:
+        """Whether another process holds the attempt; one of another machine counts as living."""
+        mine = attempt.pid == self.me.pid and attempt.pid_start == self.me.pid_start
+        return not mine and self.processes.alive(attempt.pid, attempt.pid_start, attempt.machine) is not False
+
+    def append(self, drafts: Sequence[Draft]) -> None:
+        self.ledger.append(lambda _: drafts)
+
+    def line(self, account: Account, root: str) -> Line:
+        return Line(self.transport, account, self.limits, self.guard, root)
+
+    def operation(self, operation_id: str) -> Operation:
+        operation = self.ledger.operation(operation_id)
+        if operation is None:
+            raise errors.UsageError(f"the ledger has no operation {operation_id}", hint="`sshop ops` lists them")
+        return operation
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Intent:
+    """What a caller means to have done, decided by policy already."""
+
+    account: Account
+    command: commands.Command
+    category: str
+    effects: tuple[str, ...]
+    kind: str
+    name: str | None
+    summary: str
+    subject_ref: str | None
+    budget: int
+    note: str | None
+    policy_digest: str | None
+    policy_commit: str | None
+    terms: Terms
+    new: bool = False
+    operation_id: str | None = None
+
+
+@dataclasses.dataclass(slots=True)
+class Answer:
+    """What a call ends with. `exit` is a name of `sshop.cli.exit_codes`; outputs are as the host recorded them."""
+
+    operation: Operation | None
+    exit: str = ""
+    code: str | None = None
+    message: str | None = None
+    hint: str | None = None
+    stdout: bytes | None = None
+    stderr: bytes | None = None
+    retry: bool = False
+    lost_store: str | None = None
+    temporary: bool = False
+    left: bool = False
+    after: Callable[[], Awaitable[None]] | None = None
+
+    def fail(self, exit_name: str, code: str, message: str, hint: str | None = None) -> Answer:
+        self.exit, self.code, self.message, self.hint = exit_name, code, message, hint
+        return self
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Grounds:
+    """Why an attempt may be made, and what it asks of the guard."""
+
+    reason: RetryReason | None = None
+    decision: RetryDecision | None = None
+    generation: int = 1
+    ground: str = "first"
+    why: str = ""
+
+
+FIRST = Grounds()
