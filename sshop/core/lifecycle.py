@@ -114,6 +114,7 @@ def _step(operation: Operation, event: Event) -> Changes:
                 boundary_seen_by="runner",
                 store_id=body.store_id,
                 host_key=body.host_key,
+                boot=body.boot,
                 authority_ref=body.authority_ref,
             )
             return {
@@ -175,6 +176,8 @@ def _looked_up(operation: Operation, body: events.LookupPerformed) -> Changes:
         return {"contract": Contract(body.match)}
     if body.kind == "probe":
         return {}  # what a condition says settles nothing by itself; the resolution that follows names it
+    if body.host_state is None:
+        return {}  # nobody answered, or not as the store that was promised
     changes = _observed(operation, body.host_state, dispatched=operation.dispatched)
     return {**changes, "generation": max(operation.generation, body.generation or 0)}
 

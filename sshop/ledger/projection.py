@@ -41,6 +41,7 @@ _PUT_ATTEMPT = f"INSERT OR REPLACE INTO attempts ({ATTEMPT_COLUMNS}) VALUES (?, 
 _PUT_STORE = f"INSERT OR REPLACE INTO stores ({STORE_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)"
 
 # Events that say something of a marker store; all others are passed over when stores are folded.
+StoreBody = events.StoreMet | events.BoundarySeen
 STORE_TYPES = (events.StoreMet.type, events.BoundarySeen.type)
 _CLAIM_SEEN = frozenset({Boundary.CLAIMED, Boundary.STARTED, Boundary.EXIT_STATUS_RECEIVED})
 
@@ -124,8 +125,8 @@ def store_after(store: StoreSeen | None, operation_id: str | None, body: events.
                 return dataclasses.replace(store, machine=machine, grade=grade)
             return StoreSeen(key, store_id, machine, grade)
         case events.BoundarySeen(seen_by="host") if store is not None and operation_id is not None:
-            if body.boundary not in _CLAIM_SEEN or body.store_id not in (None, store.store_id):
-                return store
+            if body.record_id is None or body.boundary not in _CLAIM_SEEN or body.store_id != store.store_id:
+                return store  # a read_only run claims nothing, and a late word may come from a store before this one
             if not is_minted(operation_id):
                 return dataclasses.replace(store, witness_brought=operation_id)
             held = store.witness_minted
@@ -162,8 +163,8 @@ def project(
             folded = lifecycle.apply(entry.operation if entry else None, event)
             if folded is not None:
                 after[name] = Entry(entry.first if entry else event.seq, event.seq, folded)
-        if event.type in STORE_TYPES:
-            account = _account_of(event.body, after.get(name) if name is not None else None)
+        if isinstance(event.body, StoreBody):
+            account = event.body.account
             known = stores.get(account) or read_store(connection, account)
             changed = store_after(known, name, event.body)
             if changed is not None and changed != known:
@@ -173,13 +174,6 @@ def project(
     for store in stores.values():
         _put_store(connection, store)
     return after
-
-
-def _account_of(body: events.Body, entry: Entry | None) -> str:
-    """The key of the host account that an event speaks of; that of the operation, where it belongs to one."""
-    if isinstance(body, events.StoreMet) or entry is None:
-        return str(getattr(body, "account", ""))
-    return entry.operation.account.key
 
 
 def _write(connection: sqlite3.Connection, before: Entry | None, after: Entry) -> None:
@@ -222,20 +216,14 @@ def fold_all(connection: sqlite3.Connection) -> Iterator[Entry]:
 
 
 def fold_stores(connection: sqlite3.Connection) -> dict[str, StoreSeen]:
-    """Every marker store folded from its events; the accounts come from `operations`, which must be right by now."""
+    """Every marker store folded from its events, by the key of its host account."""
     stores: dict[str, StoreSeen] = {}
-    cursor = connection.execute(
-        "SELECT events.type, events.body, events.operation, operations.account, events.seq FROM events"
-        " LEFT JOIN operations ON operations.operation = events.operation"
-        " WHERE events.type IN (?, ?) ORDER BY events.seq",
-        STORE_TYPES,
-    )
-    for type_, text, name, account, seq in cursor:
-        body = event_of((seq, "", "", "", name, None, type_, text, "", "")).body
-        key = str(getattr(body, "account", "")) if account is None or isinstance(body, events.StoreMet) else account
-        changed = store_after(stores.get(key), name, body)
-        if changed is not None:
-            stores[key] = changed
+    for row in connection.execute(f"SELECT {EVENT_COLUMNS} FROM events WHERE type IN (?, ?) ORDER BY seq", STORE_TYPES):
+        event = event_of(row)
+        if isinstance(event.body, StoreBody):
+            changed = store_after(stores.get(event.body.account), event.operation_id, event.body)
+            if changed is not None:
+                stores[event.body.account] = changed
     return stores
 
 
