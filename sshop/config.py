@@ -7,7 +7,6 @@ is imported that a start would feel.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import hashlib
 import os
 import stat
@@ -17,13 +16,13 @@ from pathlib import Path
 from sshop import errors
 from sshop.core.command import STDIN_LIMIT, Secret, Stdin
 from sshop.core.operation import ID_PATTERN
+from sshop.core.value import Value
 from sshop.ports import Process
 
 SECRET_LIMIT = 131_000
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(Value):
     """What this call goes by. `ledger` is a path or a `postgresql://` URL; `policies` a folder."""
 
     ledger: str

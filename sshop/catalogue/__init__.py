@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import os
 from pathlib import Path
@@ -15,6 +14,7 @@ from sshop import errors
 from sshop.catalogue import compiled
 from sshop.catalogue.commit import find_commit
 from sshop.core.policy import Policy
+from sshop.core.value import replace
 
 SINGLE = ("hosts.yaml", "policy.yaml", "rules.yaml")
 
@@ -70,9 +70,9 @@ def load(folder: str, cache: str | None = None) -> Policy:
     digest = digest_of(files)
     policy = None if cache is None else compiled.load(cache, digest)
     if policy is None:
-        from sshop.catalogue.build import build  # noqa: PLC0415 - what it imports costs 100 ms
+        from sshop.catalogue.build import build
 
         policy = build(files, folder, digest)
         if cache is not None:
             compiled.store(cache, policy)
-    return dataclasses.replace(policy, commit=find_commit(folder), folder=folder)
+    return replace(policy, commit=find_commit(folder), folder=folder)

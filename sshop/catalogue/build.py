@@ -18,6 +18,7 @@ from sshop.core import entry as entries
 from sshop.core import flaws, rules
 from sshop.core.entry import Entry, Param, Template, Verify
 from sshop.core.policy import Host, Policy
+from sshop.core.template import parse_template
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -134,7 +135,7 @@ def validate(document: Document, model: type[Model]) -> Model:
 
 def _template(document: Document, path: Path, source: str) -> Template:
     try:
-        return entries.parse_template(source)
+        return parse_template(source)
     except errors.UsageError as error:
         raise document.error(path, error.message, hint=error.hint) from error
 

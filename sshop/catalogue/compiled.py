@@ -9,19 +9,19 @@ writable by others counts as missing; one that cannot be written is no error.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import hashlib
 import json
 import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import sshop
 from sshop.core import entry as entries
 from sshop.core.entry import Entry
 from sshop.core.policy import Host, Policy
+from sshop.core.value import fields_of, said_of
 
 FORMAT = 1
 KEEP = 16
@@ -61,7 +61,7 @@ class LazyRules(Sequence[Any]):
 
     def _all(self) -> tuple[Any, ...]:
         if self._made is None:
-            from sshop.core.rules import Rule  # noqa: PLC0415 - a catalogue command does not pay for them
+            from sshop.core.rules import Rule
 
             self._made = tuple(
                 Rule(**{field: entries.frozen(content) for field, content in rule.items()})
@@ -100,16 +100,15 @@ def encode(policy: Policy) -> bytes:
         index[name] = [position, len(line)]
         position += len(line) + 1
         lines.append(line)
-    rules = _json([dataclasses.asdict(cast("Any", rule)) for rule in policy.rules])
-    names = [field.name for field in dataclasses.fields(policy) if field.name not in _LAZY]
-    fields = {name: getattr(policy, name) for name in names}
+    rules = _json([said_of(rule) for rule in policy.rules])
+    fields = {name: content for name, content in said_of(policy).items() if name not in _LAZY}
     header = _json(
         {
             "format": FORMAT,
             "digest": policy.digest,
             "bytes": position,
             "fields": fields,
-            "hosts": [dataclasses.astuple(host) for host in policy.hosts.values()],
+            "hosts": [list(fields_of(host).values()) for host in policy.hosts.values()],
             "index": index,
         }
     )

@@ -6,27 +6,25 @@ reaches an element at all. Nothing here reads a file or an environment: secrets 
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import re
+import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sshop import errors
 from sshop.core.command import Command, Element, Piece, Secret, Stdin
+from sshop.core.value import Value, said_of
 
 # What a template is made of: ("text", literal), ("param", name), ("digest", name of a file parameter), ("id", "").
 Template = tuple[tuple[str, str], ...]
 
-ENTRY_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}\Z")
-PARAM_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}\Z")
-USER_NAME = re.compile(r"[a-z_][a-z0-9_.-]{0,31}\Z")
+NOTHING: Mapping[str, Any] = types.MappingProxyType({})
+
 LENGTH_LIMIT = 4096
-_PLACEHOLDER = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Param:
+class Param(Value):
     """One typed parameter. `type` is one of string, integer, enum, boolean, path, secret, file.
 
     A value of type secret is a reference (`env:NAME`, `file:PATH`, `stdin`), one of type file a path on this machine.
@@ -68,8 +66,7 @@ class Param:
         return words if self.default is None else f"{words}, default {self.default!r}"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Verify:
+class Verify(Value):
     """The result contract: a command whose exit status tells whether the effect stands."""
 
     argv: tuple[Template, ...]
@@ -77,8 +74,7 @@ class Verify:
     timeout_s: int | None = None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Value):
     """One command of the catalogue. `place` is the file and line that defines it."""
 
     name: str
@@ -88,7 +84,7 @@ class Entry:
     kind: str = ""
     subject: Template | None = None
     effects: tuple[str, ...] = ()
-    params: Mapping[str, Param] = dataclasses.field(default_factory=dict)
+    params: Mapping[str, Param] = NOTHING
     converged_when: tuple[Template, ...] = ()
     verify: Verify | None = None
     timeout_s: int | None = None
@@ -105,8 +101,7 @@ class Entry:
     place: str = ""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Description:
+class Description(Value):
     """What an operation means to do, for people and for the ledger."""
 
     kind: str
@@ -114,60 +109,9 @@ class Description:
     summary: str
 
 
-def parse_template(source: str) -> Template:
-    """The parts of a text with placeholders; `{{` and `}}` stand for braces.
-
-    Raises `UsageError`.
-    """
-    parts: list[tuple[str, str]] = []
-    literal = ""
-    position = 0
-    for match in _PLACEHOLDER.finditer(source):
-        literal += source[position : match.start()]
-        position = match.end()
-        word = match.group(0)
-        if word in ("{{", "}}"):
-            literal += word[0]
-            continue
-        name = match.group(1)
-        if name is None:
-            raise errors.UsageError(f"a single {word!r}", hint="write {{ and }} for braces, {name} for a parameter")
-        if literal:
-            parts.append(("text", literal))
-            literal = ""
-        base, dot, attribute = name.partition(".")
-        if name == "operation_id":
-            parts.append(("id", ""))
-        elif PARAM_NAME.match(base) and attribute == "sha256":
-            parts.append(("digest", base))
-        elif PARAM_NAME.match(base) and not dot:
-            parts.append(("param", base))
-        else:
-            raise errors.UsageError(
-                f"not a placeholder: {word!r}", hint="write {{ and }} for braces, {name} for a parameter"
-            )
-    literal += source[position:]
-    if literal:
-        parts.append(("text", literal))
-    return tuple(parts)
-
-
-def show_template(template: Template) -> str:
-    """The text that `parse_template` makes this template of."""
-    words = {"param": "{%s}", "digest": "{%s.sha256}"}
-    return "".join(
-        value.replace("{", "{{").replace("}", "}}")
-        if kind == "text"
-        else "{operation_id}"
-        if kind == "id"
-        else words[kind] % value
-        for kind, value in template
-    )
-
-
 def near(word: str, known: Sequence[str]) -> str:
     """`did you mean …? `, or nothing."""
-    import difflib  # noqa: PLC0415 - only where somebody mistyped
+    import difflib
 
     close = difflib.get_close_matches(word, known, 1)
     return f"did you mean {close[0]!r}? " if close else ""
@@ -419,23 +363,13 @@ def frozen(value: Any) -> Any:
     return tuple(map(frozen, value)) if isinstance(value, list) else value
 
 
-def _fields(value: Any) -> dict[str, Any]:
-    """The fields that differ from their defaults."""
-    chosen = {}
-    for field in dataclasses.fields(value):
-        content = getattr(value, field.name)
-        if content != field.default and not (field.name == "params" and not content):
-            chosen[field.name] = content
-    return chosen
-
-
 def to_json(entry: Entry) -> dict[str, Any]:
     """A JSON value from which `from_json` makes the same entry again."""
-    value = _fields(entry)
+    value = said_of(entry)
     if entry.params:
-        value["params"] = {name: _fields(param) for name, param in entry.params.items()}
+        value["params"] = {name: said_of(param) for name, param in entry.params.items()}
     if entry.verify is not None:
-        value["verify"] = _fields(entry.verify)
+        value["verify"] = said_of(entry.verify)
     return value
 
 

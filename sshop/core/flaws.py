@@ -8,9 +8,6 @@ from collections.abc import Iterator, Sequence
 from sshop import errors
 from sshop.core.command import NAME_PATTERN, RESERVED_NAMES
 from sshop.core.entry import (
-    ENTRY_NAME,
-    PARAM_NAME,
-    USER_NAME,
     Entry,
     Param,
     Template,
@@ -18,8 +15,8 @@ from sshop.core.entry import (
     names_in,
     near,
     secret_names,
-    show_template,
 )
+from sshop.core.template import ENTRY_NAME, PARAM_NAME, USER_NAME, show_template
 
 _SHELLS = frozenset(["sh", "bash", "dash", "ash", "ksh", "mksh", "zsh", "yash", "fish", "tcsh", "csh", "busybox"])
 _INTERPRETERS = frozenset(["python", "python3", "perl", "ruby", "node", "php", "lua"])

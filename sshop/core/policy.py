@@ -6,19 +6,20 @@ refused until there is one.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from sshop import errors
-from sshop.core import command, entry, redact
+from sshop.core import command, entry
+from sshop.core.entry import NOTHING
 from sshop.core.operation import Category, Effect, Refusal
+from sshop.core.value import Value
 
 DEFAULT_BUDGET = 3
 SHELL = "bash"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Host:
+class Host(Value):
     """What hosts.yaml says of a host; what is None comes from the OpenSSH configuration."""
 
     name: str
@@ -30,20 +31,19 @@ class Host:
     groups: tuple[str, ...] = ()
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(Value):
     """Everything that the folder of policies says. Times are seconds, sizes bytes.
 
     `digest` is SHA-256 over the files' names and bytes, `commit` the git commit that is checked out there.
     """
 
-    entries: Mapping[str, entry.Entry] = dataclasses.field(default_factory=dict)
-    rules: Sequence[object] = ()
-    hosts: Mapping[str, Host] = dataclasses.field(default_factory=dict)
+    entries: Mapping[str, entry.Entry] = NOTHING
+    rules: Sequence[Any] = ()
+    hosts: Mapping[str, Host] = NOTHING
     digest: str = ""
     commit: str | None = None
     folder: str = ""
-    budgets: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    budgets: Mapping[str, int] = NOTHING
     not_sent_tries: int = 5
     backoff_first_s: float = 0.5
     backoff_most_s: float = 30.0
@@ -57,11 +57,10 @@ class Policy:
     max_output: int = 1_048_576
     record_output: bool = False
     redact: tuple[str, ...] = ()
-    limits: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    limits: Mapping[str, float] = NOTHING
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Request:
+class Request(Value):
     """What a caller asks for: the name of an entry, or the words of a raw command, or a shell text."""
 
     name: str | None = None
@@ -69,8 +68,7 @@ class Request:
     shell: str | None = None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(Value):
     """What a request is, and whether it may run. `rule` is file and line, or None where no rule knows it.
 
     `outcome` is `allowed`, `approval_required` or `refused`; `recovers_as` the row of the recovery table.
@@ -109,7 +107,7 @@ def find_entry(policy: Policy, name: str) -> entry.Entry:
     """
     found = policy.entries.get(name)
     if found is None:
-        import difflib  # noqa: PLC0415 - only where somebody mistyped
+        import difflib
 
         names = sorted(policy.entries)
         close = difflib.get_close_matches(name, names, 5, 0.5)
@@ -142,9 +140,9 @@ def evaluate(policy: Policy, request: Request) -> Decision:
         )
     if not request.argv:
         raise errors.UsageError("the command is empty", hint="sshop run HOST NAME [key=value …] or -- ARGV…")
-    from sshop.core import rules  # noqa: PLC0415 - a catalogue command does not pay for them
+    from sshop.core import rules
 
-    category, rule = rules.sort(policy.rules, request.argv)  # type: ignore[arg-type]
+    category, rule = rules.sort(policy.rules, request.argv)
     if rule is None:
         return _raw_decision(policy, category, "no rule knows it", None, policy.raw_argv)
     return _raw_decision(policy, category, rule.reason, rule.place, policy.raw_argv)
@@ -197,6 +195,8 @@ def render_raw(policy: Policy, request: Request, stdin: command.Stdin | None = N
 
     Raises `UsageError`.
     """
+    from sshop.core import redact
+
     if request.shell is not None:
         words: tuple[str, ...] = (SHELL, "-c", request.shell)
     else:

@@ -6,17 +6,16 @@ that stand in a rule match: another path to the program, an abbreviated option o
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Iterator, Sequence
 
 from sshop.core.operation import Category
+from sshop.core.value import Value
 
 SEVERITY = {category: index for index, category in enumerate(Category)}
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Value):
     """A prefix of exact words, and what may follow it.
 
     `rest` says which further words are allowed: `none`, `operands` (words that do not begin with `-`) or `any`.
