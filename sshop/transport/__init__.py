@@ -53,7 +53,7 @@ class SshTransport:
         """
         word = client_config.parse_host(account.host)
         found = self._look_up(client_config.HostWord(word.name, account.user, account.port), account.address)
-        from sshop.transport import ssh  # noqa: PLC0415 - see the module's docstring
+        from sshop.transport import ssh
 
         pinned = self._pinned.get(account.host)
         pins = None if pinned is None else tuple(pinned)

@@ -454,7 +454,7 @@ def _seconds(text: str | None) -> float | None:
 
 
 def _connection_hash(address: str, port: str, user: str, jump: str) -> str:
-    import hashlib  # noqa: PLC0415 - only %C needs it
+    import hashlib
 
     text = f"{socket.gethostname()}{address}{port}{user}{jump}"
     return hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()

@@ -43,7 +43,8 @@ async def open_tcp(config: HostConfig) -> socket.socket:
             await loop.sock_connect(sock, address)
         except OSError as error:
             sock.close()
-            failures.append(f"{address[0]}: {error.strerror or error}")
+            why = os.strerror(error.errno) if error.errno else error
+            failures.append(f"{address[0]}: {why}")
         except BaseException:
             sock.close()
             raise
@@ -102,8 +103,17 @@ class ProxyCommand:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGHUP)
 
+    def kill(self) -> None:
+        """Make it go, at once."""
+        if self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        self.sock.close()
+        self._errors.close()
+
     async def reap(self) -> None:
-        """Wait until it is gone, and make it go."""
+        """Tell it to leave, and make it go where it does not."""
         try:
             self.end()
             for _ in range(int(_ENDING / 0.01)):
@@ -111,8 +121,4 @@ class ProxyCommand:
                     return
                 await asyncio.sleep(0.01)
         finally:
-            if self._process.poll() is None:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(self._process.pid, signal.SIGKILL)
-                self._process.wait()
-            self._errors.close()
+            self.kill()

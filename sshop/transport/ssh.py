@@ -11,7 +11,6 @@ import ctypes.util
 import dataclasses
 import secrets
 import socket
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from functools import partial
@@ -28,10 +27,11 @@ from sshop.errors import (
     UsageError,
 )
 from sshop.ports import Limits
-from sshop.transport import client_config, guard, line
+from sshop.transport import client_config, line
 from sshop.transport.channel import GuardChannel
 from sshop.transport.client_config import HostConfig
 from sshop.transport.credentials import Credential, Keyring, agent_path
+from sshop.transport.guard import check_installed, command, installer, show_noise
 from sshop.transport.keys import PublicKey
 from sshop.transport.known_hosts import Trust, read_trust
 
@@ -177,20 +177,24 @@ async def _log_in(
             )
         return SshConnection(raw, login, limits, jump, proxy)
     except TimeoutError as error:
-        spent = {"connect": limit, "handshake": limits.handshake, "login": limits.login}[login.stage]
-        failure: NotSent = ConnectTimeout(f"{login.place}: {_LATE[login.stage]} within {spent:g} s")
+        stage = login.stage if login.stage in _LATE else "login"
+        spent = {"connect": limit, "handshake": limits.handshake, "login": limits.login}[stage]
+        failure: NotSent = ConnectTimeout(f"{login.place}: {_LATE[stage]} within {spent:g} s")
         failure.__cause__ = error
     except NotSent as error:
         failure = error
     except (asyncssh.Error, OSError, ValueError) as error:
         failure = login.explain(error, proxied=proxy is not None)
         failure.__cause__ = error
+    except BaseException:
+        if proxy is not None:
+            proxy.kill()
+        raise
     finally:
         login.agent_close()
-        if proxy is not None and sys.exc_info()[0] is not None:
-            proxy.end()
+    # the library closes its socket a step after it says so
+    await asyncio.sleep(0)
     if proxy is not None:
-        await asyncio.sleep(0)
         said = proxy.said()
         await proxy.reap()
         if said:
@@ -353,7 +357,6 @@ class _Login(asyncssh.SSHClient):
         self.banner = (self.banner + msg)[:4096]
 
     def auth_completed(self) -> None:
-        self.accepted = self._tried[-1] if self._tried else None
         self.stage = "up"
 
     async def public_key_auth_requested(self) -> asyncssh.SSHKeyPair | None:
@@ -366,9 +369,22 @@ class _Login(asyncssh.SSHClient):
         for credential in self._offers:
             pair = self._open(credential)
             if pair is not None:
-                self._tried.append(credential)
+                shown = credential if credential.public else dataclasses.replace(credential, public=_public_of(pair))
+                self._tried.append(shown)
+                self._watch(pair, shown)
                 return pair
         return None
+
+    def _watch(self, pair: asyncssh.SSHKeyPair, credential: Credential) -> None:
+        """Whoever signs last was accepted: a host asks for a signature by one key at a time, and some keys twice."""
+        name = "sign_async" if hasattr(pair, "sign_async") else "sign"
+        sign = getattr(pair, name)
+
+        def signing(data: bytes) -> object:
+            self.accepted = credential
+            return sign(data)
+
+        setattr(pair, name, signing)
 
     async def _ask_agent(self, keyring: Keyring) -> None:
         path = agent_path(self.config, self.environ)
@@ -419,7 +435,9 @@ class _Login(asyncssh.SSHClient):
         match error:
             case asyncssh.HostKeyNotVerifiable():
                 text = str(error)
-                reason = "revoked" if "revoked" in text else "certificate"
+                reason = "certificate"
+                if "revoked" in text:
+                    reason = "authority_revoked" if "CA key" in text else "revoked"
                 return self.trust.refuse(reason, text)
             case asyncssh.PermissionDenied():
                 return self._login_refused("")
@@ -428,7 +446,7 @@ class _Login(asyncssh.SSHClient):
             case asyncssh.KeyExchangeFailed() | asyncssh.ProtocolNotSupported():
                 return HostUnreachable(f"{self.place}: no SSH can be agreed on: {error.reason}")
         reason = str(getattr(error, "reason", None) or getattr(error, "strerror", None) or error)
-        if self.stage == "login" and isinstance(error, asyncssh.ConnectionLost):
+        if self.stage == "login" and isinstance(error, (asyncssh.ConnectionLost, OSError)):
             return HostUnreachable(f"{self.place}: the connection ended during the login: {reason}")
         if self.stage == "login":
             return self._login_refused(reason)
@@ -437,7 +455,7 @@ class _Login(asyncssh.SSHClient):
         return HostUnreachable(f"{self.place}: the connection ended in the handshake: {reason}")
 
     def _no_greeting(self, reason: str, *, proxied: bool) -> NotSent:
-        said = guard.show_noise(self.greeting)
+        said = show_noise(self.greeting)
         if b"\nSSH-" in self.greeting:
             return HostUnreachable(f"{self.place}: the connection ended in the handshake: {reason}")
         if any(text in self.greeting for text in _FULL):
@@ -460,7 +478,7 @@ class _Login(asyncssh.SSHClient):
         parts += ["not tried: " + ", ".join(skipped)] if skipped else []
         if self._raw is not None and (methods := [m for m in self._raw.get_server_auth_methods() if m != "none"]):
             parts.append(f"the host takes {', '.join(methods)}")
-        banner = guard.show_noise(self.banner.encode())
+        banner = show_noise(self.banner.encode())
         parts += [f"it said: {banner}"] if banner else []
         hint = None
         if "many authentication failures" in reason:
@@ -470,6 +488,10 @@ class _Login(asyncssh.SSHClient):
         elif any("expired" in each for each in tried):
             hint = "renew the certificate"
         return LoginRefused("; ".join(parts), hint=hint, tried=tuple(each.ref for each in self._tried))
+
+
+def _public_of(pair: asyncssh.SSHKeyPair) -> PublicKey:
+    return PublicKey(pair.get_algorithm(), pair.public_data)
 
 
 def _public(key: asyncssh.SSHKey) -> PublicKey:
@@ -525,17 +547,19 @@ class SshConnection:
     def is_down(self) -> bool:
         return self.raw.is_closed()
 
-    async def open_guard(self, guard_text: bytes, root: str, *, install: bool = False) -> GuardChannel:
-        command = guard.command(guard_text, root)
+    async def open_guard(self, guard: bytes, root: str, *, install: bool = False) -> GuardChannel:
+        start = command(guard, root)
         if install:
-            await self._install(guard_text, root)
-        return await self._open(command)
+            await self._install(guard, root)
+        return await self._open(start)
 
     async def close(self) -> None:
         try:
             self.raw.close()
             async with asyncio.timeout(_ENDING):
                 await self.raw.wait_closed()
+            # the library closes its socket a step after it says so
+            await asyncio.sleep(0)
         except (TimeoutError, OSError, asyncssh.Error):
             pass
         finally:
@@ -558,26 +582,26 @@ class SshConnection:
         output = bytearray()
         try:
             async with asyncio.timeout(_INSTALL_LIMIT):
-                await channel.send(guard.installer(text, root, token))
+                await channel.send(installer(text, root, token))
                 channel.finish()
                 while data := await channel.receive():
                     output += data[: 1 << 20]
         except TimeoutError:
-            said = guard.show_noise(bytes(output), channel.noise())
+            said = show_noise(bytes(output), channel.noise())
             raise GuardUnreachable(
                 f"the guard could not be installed within {_INSTALL_LIMIT:g} s" + (f": {said}" if said else "")
             ) from None
         finally:
             await channel.close()
-        guard.check_installed(bytes(output), channel.noise(), token)
+        check_installed(bytes(output), channel.noise(), token)
 
-    async def _open(self, command: str) -> GuardChannel:
-        """A channel that runs `command`. What the server refuses, it has not begun."""
+    async def _open(self, text: str) -> GuardChannel:
+        """A channel that runs a command line. What the server refuses, it has not begun."""
         channel = GuardChannel(idle=self._limits.idle, is_down=self._why_down)
         opening = asyncio.ensure_future(
             self.raw.create_session(
                 lambda: _Session(channel),
-                command,
+                text,
                 encoding=None,
                 env=None,
                 send_env=None,
