@@ -5,16 +5,15 @@ Every implementation passes the contract suite of its port (`tests/contract/`).
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from sshop.core.events import Draft, Event
 from sshop.core.operation import Account, Operation
+from sshop.core.value import Value, fields_of
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class StoreSeen:
+class StoreSeen(Value):
     """What this ledger knows of the marker store of one host account.
 
     `witness_minted` is the newest minted operation whose claim was seen there, `witness_brought` the last brought one.
@@ -28,8 +27,7 @@ class StoreSeen:
     witness_brought: str | None = None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Verification:
+class Verification(Value):
     """The answer of `ledger verify`; `fault` is None, or (sequence, kind) of the first break.
 
     Kinds: `edited removed reordered inserted cut_off projection`.
@@ -109,8 +107,7 @@ class Ledger(LedgerView, Protocol):
     def close(self) -> None: ...
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Value):
     """Times in seconds. `dead_after` bounds how long a dead peer goes unnoticed.
 
     `connect`, `handshake` (until the host key is proved), `login` and `channel` (until a guard's channel is open) end in
@@ -211,8 +208,7 @@ class Ids(Protocol):
         ...
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Process:
+class Process(Value):
     """Who we are, and who owns what we do: this process and the session's (by default the parent)."""
 
     session_id: str
@@ -225,7 +221,7 @@ class Process:
     user: str
 
     def facts(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        return fields_of(self)
 
 
 class Processes(Protocol):

@@ -7,7 +7,6 @@ as a seen one is.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import hashlib
 from collections.abc import AsyncIterator
 from typing import Any
@@ -19,11 +18,11 @@ from sshop.core import command as commands
 from sshop.core import events, outcome, protocol
 from sshop.core.operation import Category, Contract, Operation, State
 from sshop.core.protocol import Frame, Hello, Request, Verb
+from sshop.core.value import Value, replace
 from sshop.world import Answer, World
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Heard:
+class Heard(Value):
     """What came back: the guard's first line, the frame that settles the question, and the output."""
 
     hello: Hello | None
@@ -98,7 +97,7 @@ def question(
 def _silent(command: commands.Command) -> commands.Command:
     """The command with empty secrets: a question carries its frames for the fingerprint, and its values for nobody."""
     blank = commands.Secret(b"")
-    return dataclasses.replace(
+    return replace(
         command, secrets=tuple((name, blank) for name, _ in command.secrets), stdin=command.stdin
     )
 
@@ -172,8 +171,7 @@ async def conclude(
     return answer
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Acknowledgement:
+class _Acknowledgement(Value):
     world: World
     line: Line
     operation: Operation
@@ -182,8 +180,7 @@ class _Acknowledgement:
         await acknowledge(self.world, self.line, self.operation)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Value):
     """What an answer to a question amounts to."""
 
     why: str
@@ -332,7 +329,7 @@ async def probe_condition(world: World, line: Line, operation: Operation) -> boo
     command = commands.from_json(operation.command)
     if not command.condition:
         return None
-    condition = dataclasses.replace(command, argv=command.condition, condition=(), stdin=None)
+    condition = replace(command, argv=command.condition, condition=(), stdin=None)
     status, text = await probe(world, line, operation, condition)
     holds = None if outcome.says_nothing(status) else status == 0
     observation = world.ids.mint("obs")
@@ -390,7 +387,7 @@ async def fetch(
 
     Raises a `NotSent`, `LinkLost` (what came before is whole), or `UsageError` where the host has no such output.
     """
-    request = dataclasses.replace(question(world, operation, "fetch"), stream=stream, offset=offset, follow=follow)
+    request = replace(question(world, operation, "fetch"), stream=stream, offset=offset, follow=follow)
     talk = Conversation(line, request)
     try:
         first = await talk.begin()

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 
 from sshop import errors, reconcile
@@ -16,6 +15,7 @@ from sshop.core import command as commands
 from sshop.core.admission import Way
 from sshop.core.operation import Category, Operation, Refusal, State
 from sshop.core.recovery import Recovery, Situation, Step
+from sshop.core.value import Value, replace
 from sshop.runner import Runner
 from sshop.world import Answer, Grounds, Intent, World
 
@@ -38,8 +38,7 @@ REFUSAL_EXIT: dict[str, str] = {
 }
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Mode:
+class Mode(Value):
     """How far a call may go: `recover` is `auto`, `look` or `none`; `wait_s` counts from the claim that was seen."""
 
     recover: str = "auto"
@@ -221,7 +220,7 @@ class Course:
 
     async def _stored(self, operation: Operation) -> Answer:
         """The answer of an operation that is resolved already; its output comes from the host, where that answers."""
-        operation = dataclasses.replace(operation, replayed=True)
+        operation = replace(operation, replayed=True)
         answer = Answer(operation)
         result = operation.result
         wanted = result is not None and operation.category != Category.READ_ONLY

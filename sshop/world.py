@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Awaitable, Callable, Sequence
 
 from sshop import errors
@@ -11,11 +10,11 @@ from sshop.core import command as commands
 from sshop.core import events
 from sshop.core.events import Draft
 from sshop.core.operation import Account, Attempt, Operation, RetryDecision, RetryReason, Terms
+from sshop.core.value import Value
 from sshop.ports import Clock, Ids, Ledger, Limits, Process, Processes, Transport
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class World:
+class World(Value):
     """What a run acts through; made by `sshop.bootstrap`."""
 
     ledger: Ledger
@@ -48,8 +47,7 @@ class World:
         return operation
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Intent:
+class Intent(Value):
     """What a caller means to have done, decided by policy already."""
 
     account: Account
@@ -69,30 +67,35 @@ class Intent:
     operation_id: str | None = None
 
 
-@dataclasses.dataclass(slots=True)
 class Answer:
     """What a call ends with. `exit` is a name of `sshop.cli.exit_codes`; outputs are as the host recorded them."""
 
-    operation: Operation | None
-    exit: str = ""
-    code: str | None = None
-    message: str | None = None
-    hint: str | None = None
-    stdout: bytes | None = None
-    stderr: bytes | None = None
-    retry: bool = False
-    lost_store: str | None = None
-    temporary: bool = False
-    left: bool = False
-    after: Callable[[], Awaitable[None]] | None = None
+    def __init__(
+        self,
+        operation: Operation | None,
+        *,
+        stdout: bytes | None = None,
+        stderr: bytes | None = None,
+        left: bool = False,
+    ) -> None:
+        self.operation = operation
+        self.exit = ""
+        self.code: str | None = None
+        self.message: str | None = None
+        self.hint: str | None = None
+        self.stdout, self.stderr = stdout, stderr
+        self.retry = False
+        self.lost_store: str | None = None
+        self.temporary = False
+        self.left = left
+        self.after: Callable[[], Awaitable[None]] | None = None
 
     def fail(self, exit_name: str, code: str, message: str, hint: str | None = None) -> Answer:
         self.exit, self.code, self.message, self.hint = exit_name, code, message, hint
         return self
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Grounds:
+class Grounds(Value):
     """Why an attempt may be made, and what it asks of the guard."""
 
     reason: RetryReason | None = None

@@ -17,6 +17,7 @@ from sshop.cli.commands import Options, print_answer, stored, write, write_json
 from sshop.cli.report import Reporter
 from sshop.conversation import Line
 from sshop.core.operation import Operation
+from sshop.core.value import replace
 from sshop.intent import intend
 from sshop.ports import Limits
 from sshop.replay import Course, Mode, exit_name
@@ -272,7 +273,6 @@ async def _replay_one(
     world: World, line: Line, operation: Operation, options: Options, stdin: Any
 ) -> tuple[Answer, str, str]:
     """The answer, what was done (`adopted attached run skipped fenced needs_decision refused`), and why."""
-    import dataclasses
 
     from sshop.core import command as commands
 
@@ -286,7 +286,7 @@ async def _replay_one(
             raise errors.Refused(
                 "key_conflict", "that standard input is not the operation's", operation_id=operation.operation_id
             )
-        command = dataclasses.replace(command, stdin=dataclasses.replace(command.stdin, data=stdin.data))
+        command = replace(command, stdin=replace(command.stdin, data=stdin.data))
     before = len(operation.attempts)
     mode = Mode("look" if options["dry_run"] else "auto", options["wait"], operator=True)
     course = Course(world, line, mode, command=command)

@@ -13,6 +13,7 @@ from sshop.bootstrap import App
 from sshop.cli import document, exit_codes, render
 from sshop.cli.report import Reporter
 from sshop.core.operation import Operation, check_id
+from sshop.core.value import fields_of
 from sshop.world import Answer
 
 Options = dict[str, Any]
@@ -218,15 +219,13 @@ def policy_lint(options: Options, app: App, _: Reporter) -> int:
     policy = app.policy()
     found = lint(policy)
     if options["json"]:
-        import dataclasses
-
         write_json(
             {
                 "schema": {"name": "sshop.lint", "version": 1},
                 "digest": policy.digest,
                 "commit": policy.commit,
                 "entries": len(policy.entries),
-                "findings": [dataclasses.asdict(item) for item in found],
+                "findings": [fields_of(item) for item in found],
             }
         )
     else:

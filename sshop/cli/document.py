@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import base64
-import dataclasses
 from typing import Any
 
 from sshop.core import command as commands
 from sshop.core import lifecycle
 from sshop.core.operation import Attempt, Category, Operation, State
+from sshop.core.value import fields_of
 from sshop.world import Answer
 
 SCHEMA = {"name": "sshop.operation", "version": 1}
@@ -196,7 +196,7 @@ def event(item: Any) -> dict[str, Any]:
 
 
 def attempts(op: Operation) -> list[dict[str, Any]]:
-    return [dataclasses.asdict(attempt) for attempt in op.attempts]
+    return [fields_of(attempt) for attempt in op.attempts]
 
 
 def command_line(op: Operation) -> str:

@@ -4,14 +4,14 @@ and typer's for everything else.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Literal
+
+from sshop.core.value import Value
 
 Kind = Literal["text", "integer", "number", "flag"]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Option:
+class Option(Value):
     """`flags` as typed; `name` as the commands read it."""
 
     name: str
@@ -23,8 +23,7 @@ class Option:
     metavar: str | None = None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Argument:
+class Argument(Value):
     """A positional word: `one`, `optional` or `many`."""
 
     name: str
@@ -32,8 +31,7 @@ class Argument:
     help: str
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Command:
+class Command(Value):
     """`name` may hold a blank: `ledger verify`. A light one is parsed without typer."""
 
     name: str

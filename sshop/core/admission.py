@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 
 from sshop import errors
 from sshop.core.operation import Attempt, Category, Operation, State
+from sshop.core.value import Value
 
 
 class Way(StrEnum):
@@ -22,14 +22,12 @@ class Way(StrEnum):
     ANSWER = "answer"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Admission:
+class Admission(Value):
     way: Way
     operation: Operation | None = None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Call:
+class Call(Value):
     """What distinguishes one request from another."""
 
     account_key: str

@@ -7,7 +7,6 @@ are those of docs/PROTOCOL.md section 3.
 from __future__ import annotations
 
 import base64
-import dataclasses
 import hashlib
 import hmac
 import re
@@ -15,6 +14,7 @@ import shlex
 from typing import Any
 
 from sshop import errors
+from sshop.core.value import Value
 
 NAME_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 ELEMENT_LIMIT = 131_000
@@ -44,8 +44,7 @@ RESERVED_NAMES = frozenset(
 )
 
 
-@dataclasses.dataclass(frozen=True, slots=True, repr=False)
-class Secret:
+class Secret(Value):
     """A value that must not be shown: its `repr` and `str` say only that it is there."""
 
     value: bytes
@@ -56,8 +55,7 @@ class Secret:
     __str__ = __repr__
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(Value):
     """A part of one argv element: plain text, the operation ID, or a hidden value that only its name stands for."""
 
     kind: str  # text | id | hidden
@@ -74,8 +72,7 @@ def text(value: str | bytes) -> Element:
     return (Piece("text", value if isinstance(value, bytes) else value.encode("utf-8", "surrogateescape")),)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Stdin:
+class Stdin(Value):
     """Standard input: its length in bytes, and its SHA-256, or None where it was made from a secret."""
 
     length: int
@@ -84,8 +81,7 @@ class Stdin:
     path: str | None = None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Command:
+class Command(Value):
     """What is to run. Raises `UsageError` where something cannot be sent."""
 
     argv: tuple[Element, ...]

@@ -7,26 +7,25 @@ knows neither larger numbers nor times. The hash of an event is SHA-256 over the
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 from typing import Any, ClassVar
+
+from sshop.core.value import Value, fields_of
 
 GENESIS = "0" * 64
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), sort_keys=True)
 
 
-class Body:
+class Body(Value):
     """A body of one type of event."""
 
-    __slots__: ClassVar[tuple[str, ...]] = ()
     type: ClassVar[str]
 
     def to_json(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__}
+        return fields_of(self)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class SessionOpened(Body):
     type = "session.opened"
     agent: str | None
@@ -37,7 +36,6 @@ class SessionOpened(Body):
     version: str
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class IntentCreated(Body):
     """`command` is `command.to_json`; `owner` names the session that owns it, with its process."""
 
@@ -63,11 +61,10 @@ class IntentCreated(Body):
     owner_pid_start: str
     owner_machine: str
     contract: str
-    terms: dict[str, Any] = dataclasses.field(default_factory=dict)
+    terms: dict[str, Any]
     supersedes: str | None = None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class AttemptOpened(Body):
     type = "attempt.opened"
     number: int
@@ -85,7 +82,6 @@ class AttemptOpened(Body):
     policy_digest: str | None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class AttemptDispatched(Body):
     """Committed before `go` is handed over: from here on the command may run."""
 
@@ -98,7 +94,6 @@ class AttemptDispatched(Body):
     authority_ref: str | None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class BoundarySeen(Body):
     """`seen_by` is `host` for the guard's record and `runner` for what left this machine."""
 
@@ -115,14 +110,12 @@ class BoundarySeen(Body):
     boot: str | None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class ResponseLost(Body):
     type = "response.lost"
     boundary: str
     detail: str
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class ResponseReceived(Body):
     """The guard's answer: `kind` is `result running state fenced refused`; `result` is `Result.to_json`."""
 
@@ -137,7 +130,6 @@ class ResponseReceived(Body):
     detail: str | None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class AttemptClosed(Body):
     """`nothing_claimed`: the host's word that no claim and no marker of the operation stands."""
 
@@ -150,7 +142,6 @@ class AttemptClosed(Body):
     detail: str | None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class LookupPerformed(Body):
     """An observation: what was asked of whom, what came back, and why it changed the state or did not."""
 
@@ -168,7 +159,6 @@ class LookupPerformed(Body):
     why: str
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class RemoteRecordFound(Body):
     type = "remote_record.found"
     observation_id: str
@@ -178,7 +168,6 @@ class RemoteRecordFound(Body):
     result: dict[str, Any]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class ApprovalGranted(Body):
     type = "approval.granted"
     approval_id: str
@@ -186,20 +175,17 @@ class ApprovalGranted(Body):
     detail: dict[str, Any]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class ApprovalRevoked(Body):
     type = "approval.revoked"
     approval_id: str
     by: str
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class ApprovalSpent(Body):
     type = "approval.spent"
     approval_id: str
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class RetryDecided(Body):
     type = "retry.decided"
     retry_of_attempt_id: str
@@ -209,14 +195,12 @@ class RetryDecided(Body):
     why: str
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class RetryRefused(Body):
     type = "retry.refused"
     refusal: str
     why: str
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class OwnerChanged(Body):
     type = "owner.changed"
     owner: str
@@ -226,7 +210,6 @@ class OwnerChanged(Body):
     why: str
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class OperationResolved(Body):
     """The evidence that settles the state: `by` is `result`, `fence`, `nothing_dispatched`, `host_refused`, `probe`,
     `verify` or `decision`.
@@ -242,7 +225,6 @@ class OperationResolved(Body):
     why: str
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class OperationAcknowledged(Body):
     """The host was told that the result is safe here; it may collect the marker one day."""
 
@@ -250,21 +232,18 @@ class OperationAcknowledged(Body):
     record_id: str
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class OperationSuperseded(Body):
     type = "operation.superseded"
     by: str
     why: str
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class PolicyLoaded(Body):
     type = "policy.loaded"
     digest: str
     commit: str | None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class StoreMet(Body):
     """A marker store was seen under a host account: the first time, or after a person adopted another."""
 
@@ -302,8 +281,7 @@ AnyBody = (
 TYPES: dict[str, type[Body]] = {cls.type: cls for cls in AnyBody.__args__}
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Draft:
+class Draft(Value):
     """An event before it has a place in the chain. `at` is RFC 3339 in UTC with microseconds."""
 
     id: str
@@ -314,8 +292,7 @@ class Draft:
     attempt_id: str | None = None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Event:
+class Event(Value):
     """A link of the chain; `seq` counts from 1 without gaps."""
 
     seq: int

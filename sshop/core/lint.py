@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Callable, Iterator
 
 from sshop.core.entry import Entry, Template
 from sshop.core.operation import Category
 from sshop.core.policy import Policy
+from sshop.core.value import Value
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Value):
     """`level` is `warning` or `note`, `place` file and line, `code` a stable word."""
 
     level: str

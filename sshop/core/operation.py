@@ -5,12 +5,12 @@ The values are what a fold of events yields (`sshop.core.lifecycle`); nothing he
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from enum import StrEnum
 from typing import Any, TypeVar
 
 from sshop import errors
+from sshop.core.value import Value
 
 ID_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
@@ -149,8 +149,7 @@ def minted_at(operation_id: str) -> int:
     return number
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Account:
+class Account(Value):
     """One account on one host, as the operation is bound to it.
 
     `host` is the word the caller used, the rest what it resolves to. `key` is what identifies the account in the
@@ -174,8 +173,7 @@ class Account:
         return cls(value["host"], value["user"], value["address"], value["port"])
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Attempt:
+class Attempt(Value):
     """One try to have an operation executed, as the events tell it. Times are RFC 3339."""
 
     attempt_id: str
@@ -219,8 +217,7 @@ class Attempt:
         return self.dispatched_at is not None and not self.nothing_claimed
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Result:
+class Result(Value):
     """What the host's record says of how the command ended."""
 
     record_id: str | None
@@ -247,8 +244,7 @@ class Result:
         return cls(**value)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Terms:
+class Terms(Value):
     """What the catalogue fixed for an operation beside its command, so that it can be continued from the ledger alone.
 
     `verify` is the result contract: a command (`command.to_json`) and the exit status that satisfies it. `root` is the
@@ -275,8 +271,7 @@ class Terms:
         return cls(**arguments)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Operation:
+class Operation(Value):
     """One intended effect on one host account: the fold of its events."""
 
     operation_id: str
@@ -345,7 +340,7 @@ class Operation:
 
 
 def replaced(value: _Value, **changes: object) -> _Value:
-    """`dataclasses.replace` for the values of this module, in half the time: it is what a fold does most."""
+    """`replace` for the values of this module, in half the time: it is what a fold does most."""
     new: _Value = object.__new__(type(value))
     put = object.__setattr__
     for name in value.__slots__:  # type: ignore[attr-defined]

@@ -5,13 +5,11 @@ No answer is no proof: only a framed answer makes an operation succeeded, failed
 
 from __future__ import annotations
 
-import dataclasses
-
 from sshop.core.operation import Category, DispatchState, Refusal, Result, State, is_minted
+from sshop.core.value import Value, replace
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Denial:
+class Denial(Value):
     """What a refusal code of the guard (docs/PROTOCOL.md section 9) means.
 
     `nothing_claimed`: nothing of this request stands on the host, so that the attempt counts as not dispatched.
@@ -61,14 +59,13 @@ def denial(code: str, *, claim: str | None, host_state: str | None) -> Denial:
     """
     row = DENIALS.get(code, UNLISTED)
     if claim is not None and claim != "none":
-        row = dataclasses.replace(row, nothing_claimed=False)
+        row = replace(row, nothing_claimed=False)
     if row.host_state is None and host_state is not None:
-        row = dataclasses.replace(row, host_state=host_state)
+        row = replace(row, host_state=host_state)
     return row
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Value):
     """What a piece of evidence makes of the operation. `state` is None where it settles nothing."""
 
     state: State | None

@@ -5,13 +5,13 @@ What a frame means for an operation is not decided here but in `sshop.core.outco
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from typing import Literal
 
 from sshop import errors
 from sshop.core import command as commands
 from sshop.core.operation import Result
+from sshop.core.value import Value, replace
 
 VERSION = "sshop1"
 STORE_FORMAT = "1"
@@ -23,8 +23,7 @@ _FIELD = re.compile(r"([a-z_]+)=(\S*)")
 Verb = Literal["hello", "run", "inquire", "probe", "fence", "cancel", "fetch", "ack"]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Request:
+class Request(Value):
     """One request to the guard. Lengths in bytes, times in seconds."""
 
     verb: Verb
@@ -107,8 +106,7 @@ def go(*sent: bytes) -> bytes:
     return b"go %d\n" % sum(part.count(b"\n") for part in sent)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(Value):
     """One framed line; `data` holds the raw bytes that follow a `data` line."""
 
     word: str
@@ -156,7 +154,7 @@ class Reader:
             if self._pending is not None:
                 if len(self._buffer) < self._wanted:
                     return frames
-                frames.append(dataclasses.replace(self._pending, data=bytes(self._buffer[: self._wanted])))
+                frames.append(replace(self._pending, data=bytes(self._buffer[: self._wanted])))
                 del self._buffer[: self._wanted]
                 self._pending = None
                 continue
@@ -199,8 +197,7 @@ def _parse(line: bytes) -> Frame:
     return Frame(word, values, message)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Hello:
+class Hello(Value):
     """The guard's first line: the store, the host, and what stands under the ID and the fingerprint."""
 
     store_id: str | None

@@ -5,10 +5,10 @@ Spacing attempts out is never what makes one allowed; nothing here knows a clock
 
 from __future__ import annotations
 
-import dataclasses
 from enum import StrEnum
 
 from sshop.core.operation import Category, Effect, Operation, Refusal, RetryDecision, RetryReason
+from sshop.core.value import Value
 
 
 class Situation(StrEnum):
@@ -38,8 +38,7 @@ class Step(StrEnum):
     STOP = "stop"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Recovery:
+class Recovery(Value):
     """`generation_step` is 1 where the next generation must be asked for; `ground` is the word of the wire."""
 
     step: Step

@@ -6,7 +6,6 @@ the new events onto what stands, the other two fold all. What is folded comes fr
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
@@ -25,6 +24,7 @@ from sshop.core.operation import (
     operation_from_json,
     operation_to_json,
 )
+from sshop.core.value import replace
 from sshop.ledger import schema
 from sshop.ledger.chain import Break
 from sshop.ports import StoreSeen
@@ -122,16 +122,16 @@ def store_after(store: StoreSeen | None, operation_id: str | None, body: events.
     match body:
         case events.StoreMet(account=key, store_id=store_id, machine=machine, grade=grade):
             if store is not None and store.store_id == store_id:
-                return dataclasses.replace(store, machine=machine, grade=grade)
+                return replace(store, machine=machine, grade=grade)
             return StoreSeen(key, store_id, machine, grade)
         case events.BoundarySeen(seen_by="host") if store is not None and operation_id is not None:
             if body.record_id is None or body.boundary not in _CLAIM_SEEN or body.store_id != store.store_id:
                 return store  # a read_only run claims nothing, and a late word may come from a store before this one
             if not is_minted(operation_id):
-                return dataclasses.replace(store, witness_brought=operation_id)
+                return replace(store, witness_brought=operation_id)
             held = store.witness_minted
             if held is None or (minted_at(operation_id), operation_id) > (minted_at(held), held):
-                return dataclasses.replace(store, witness_minted=operation_id)
+                return replace(store, witness_minted=operation_id)
     return store
 
 
@@ -141,7 +141,8 @@ def read_store(connection: sqlite3.Connection, account: str) -> StoreSeen | None
 
 
 def _put_store(connection: sqlite3.Connection, store: StoreSeen) -> None:
-    connection.execute(_PUT_STORE, dataclasses.astuple(store))
+    witnesses = store.witness_minted, store.witness_brought
+    connection.execute(_PUT_STORE, (store.account, store.store_id, store.machine, store.grade, *witnesses))
 
 
 def project(

@@ -7,7 +7,6 @@ are taken as they stand) and `Match localnetwork`, `version`, `sessiontype` and 
 
 from __future__ import annotations
 
-import dataclasses
 import glob
 import os
 import pwd
@@ -20,6 +19,7 @@ from fnmatch import translate
 from functools import partial
 from pathlib import Path
 
+from sshop.core.value import Value
 from sshop.errors import UsageError
 
 SYSTEM_FILE = "/etc/ssh/ssh_config"
@@ -42,8 +42,7 @@ _SYNONYMS = {"pubkeyacceptedkeytypes": "pubkeyacceptedalgorithms", "hostbasedkey
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class HostWord:
+class HostWord(Value):
     """A host argument taken apart; what was not said is None."""
 
     name: str
@@ -51,8 +50,7 @@ class HostWord:
     port: int | None = None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class HostConfig:
+class HostConfig(Value):
     """What the configuration says about one host, expanded; None and empty mean OpenSSH's default."""
 
     name: str

@@ -7,11 +7,11 @@ comes, so that an encrypted one does not matter where another key is good.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
+from sshop.core.value import Value
 from sshop.transport.client_config import HostConfig
 from sshop.transport.keys import (
     Certificate,
@@ -23,8 +23,7 @@ from sshop.transport.keys import (
 )
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Credential:
+class Credential(Value):
     """One thing to offer: a key that the agent holds (`agent`), or a file's, with or without a certificate."""
 
     public: PublicKey | None

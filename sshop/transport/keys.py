@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import base64
 import binascii
-import dataclasses
 import hashlib
 import re
 from pathlib import Path
+
+from sshop.core.value import Value
 
 _CERT_SUFFIX = "-cert-v01@openssh.com"
 # how many strings a public key has behind its type, in a certificate too
@@ -28,8 +29,7 @@ _FIELDS = {
 _MAGIC = b"openssh-key-v1\0"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class PublicKey:
+class PublicKey(Value):
     """A public key in its wire form."""
 
     algorithm: str
@@ -45,8 +45,7 @@ class PublicKey:
         return f"{self.algorithm} {base64.b64encode(self.blob).decode()}"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Certificate:
+class Certificate(Value):
     """What an OpenSSH certificate says. Times are seconds since the epoch."""
 
     key: PublicKey
@@ -69,8 +68,7 @@ class Certificate:
         return None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class PrivateFile:
+class PrivateFile(Value):
     """A private key file, unopened. `public` is None where only the secret would tell; `encrypted` likewise."""
 
     path: str

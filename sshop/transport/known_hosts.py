@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import base64
 import binascii
-import dataclasses
 import hashlib
 import hmac
 import shlex
 from pathlib import Path
 
+from sshop.core.value import Value
 from sshop.errors import HostKeyRefused
 from sshop.transport.client_config import HostConfig, matches
 from sshop.transport.keys import PublicKey, parse_line
@@ -22,8 +22,7 @@ from sshop.transport.keys import PublicKey, parse_line
 DEFAULT_PORT = 22
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Value):
     """One line that speaks of the host. `marker` is empty, `cert-authority` or `revoked`."""
 
     marker: str
@@ -32,8 +31,7 @@ class Entry:
     line: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Trust:
+class Trust(Value):
     """Everything that is known of one host's keys, and the judge of what it offers."""
 
     host: str

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import ctypes.util
-import dataclasses
 import secrets
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from functools import partial
 
+from sshop.core.value import replace
 from sshop.errors import (
     ConnectTimeout,
     GuardUnreachable,
@@ -126,7 +126,7 @@ async def _connect_jump(
     *before, last = (hop.strip().removeprefix("ssh://") for hop in config.proxy_jump.split(","))
     found = look_up(client_config.parse_host(last))
     if before:
-        found = dataclasses.replace(found, proxy_jump=",".join(before), proxy_command=None)
+        found = replace(found, proxy_jump=",".join(before), proxy_command=None)
     try:
         return await connect(found, limits, look_up, environ, depth=depth + 1)
     except NotSent as error:
@@ -369,7 +369,7 @@ class _Login(asyncssh.SSHClient):
         for credential in self._offers:
             pair = self._open(credential)
             if pair is not None:
-                shown = credential if credential.public else dataclasses.replace(credential, public=_public_of(pair))
+                shown = credential if credential.public else replace(credential, public=_public_of(pair))
                 self._tried.append(shown)
                 self._watch(pair, shown)
                 return pair
