@@ -10,6 +10,7 @@ import asyncio
 import ctypes.util
 import secrets
 import socket
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from functools import partial
@@ -36,14 +37,19 @@ from sshop.transport.keys import PublicKey
 from sshop.transport.known_hosts import Trust, read_trust
 
 # asyncssh looks for liboqs and libnettle through find_library, which starts eleven child processes. What they would add
-# (sntrup761, umac) is not used here.
+# (sntrup761, umac) is not used here. Nor are X.509 certificates, which OpenSSH does not know: asyncssh goes without them
+# where their module cannot be imported, and 20 ms of every start go with it.
+_X509 = "asyncssh.crypto.x509"
 _find_library = ctypes.util.find_library
 ctypes.util.find_library = lambda name: None  # noqa: ARG005 - the signature is the standard library's
+sys.modules.setdefault(_X509, None)  # type: ignore[arg-type]
 try:
     import asyncssh
     from asyncssh import encryption, kex, mac, public_key
 finally:
     ctypes.util.find_library = _find_library
+    if sys.modules.get(_X509) is None:
+        del sys.modules[_X509]
 
 # A handshake that costs little goes first; sshd's own favourite costs 70 ms of processor time more.
 _KEX = [
