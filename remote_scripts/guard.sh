@@ -51,9 +51,10 @@ finish() { # the answer is complete
 }
 
 leave() { # takes the scaffolding away and ends; whoever waited has the answer by now
-	[ -z "$_err" ] || sweep
+	[ -z "$_err$_refuge" ] || [ -n "$_refuge" ] || sweep
 	IFS=$_nl
 	[ -z "$_litter" ] || rm -f -- $_litter 2>/dev/null
+	[ -z "$_refuge" ] || rmdir -- "$_refuge" 2>/dev/null
 	exit 0
 }
 
@@ -63,7 +64,7 @@ litter() { # litter PATH...: to be removed at the end
 
 sweep() { # what guards that were killed have left in the spool: its names tell whose it is
 	set +f
-	for _path2 in "$_spool"/*; do
+	for _path2 in "$_base/spool"/*; do
 		IFS=. # NONCE.NAMESPACE.PID.START.KIND
 		set -f -- ${_path2##*/}
 		IFS=' '
@@ -440,7 +441,26 @@ open_store() { # the folders that an acting verb needs; _fault says what is wron
 	done
 	_spool=$_base/spool/$_own _err=$_spool.err
 	litter "$_err"
-	[ -n "$_fault" ] || put '' 2>/dev/null >"$_err" || _fault="no_store $_base/spool cannot be written"
+	[ -n "$_fault" ] || put "$_nl" 2>/dev/null >"$_err" || _fault="no_store $_base/spool cannot be written"
+}
+
+open_refuge() { # a spool for a command that only reads, where the store is full or cannot be written
+	for _folder in /dev/shm /tmp /var/tmp; do
+		mkdir -m 700 -- "$_folder/sshop-$_own" 2>/dev/null || continue
+		_refuge=$_folder/sshop-$_own
+		_spool=$_refuge/$_own _err=$_refuge/$_own.err
+		litter "$_err"
+		return
+	done
+	_refuge=
+}
+
+is_reading() { # the request is one that claims nothing
+	[ "$_verb" = probe ] || [ "$_verb.$_cat" = run.read_only ]
+}
+
+refuse_fault() { # what was wrong with the store, for all that need one
+	[ -z "$_fault" ] || { [ -n "$_refuge" ] && is_reading; } || refuse "${_fault%% *}" "${_fault#* }"
 }
 
 read_store() { # _store and _format; false where there is no store
@@ -678,7 +698,7 @@ answer_result() { # answer_result OWN: the record of how it ended, from the _m v
 	[ "$_mstatus" != - ] || _changed=0
 	_text="gen=$_gen rec=$_rec att=$_matt own=$1 status=$_mstatus changed=$_changed killed=$_mkilled"
 	_text="$_text before=$_mbefore after=$_mafter limit=$_mlimit ms=$_mms out=$_mout outsha=$_mouts"
-	say result "$_text err=$_merr errsha=$_merrs sync=$_msync fp=$_mfp background=$_background"
+	say result "$_text err=$_merr errsha=$_merrs sync=$_msync fp=$_mfp background=${_background:--}"
 	[ "$_mout" -le "$_inline" ] || _mout=$_inline
 	[ "$_merr" -le "$_inline" ] || _merr=$_inline
 	[ "$_mout" = 0 ] || [ ! -f "$_outputs.out" ] || send out 0 "$_mout"
@@ -724,7 +744,7 @@ nap() { # sleeps, longer the more often it did
 greet() { # the first line
 	read_horizon
 	read_store || :
-	case $_verb.$_cat in run.read_only) ;; run.* | fence.* | cancel.*) make_store ;; esac
+	case $_verb.$_cat in run.read_only) ;; run.-) refuse bad_request 'no category' ;; run.* | fence.* | cancel.*) make_store ;; esac
 	for _word in $_witnesses; do
 		[ "$_witness" != - ] || _witness=ok
 		is_there "$_base/markers/$_word+1" || is_overtaken "$_word" || _witness=gone
@@ -1061,16 +1081,16 @@ fetch() { # the bytes of an output; with patience, as they grow
 
 act() { # act ITEM...: the request arrived whole
 	exec 7>&-
-	[ -z "$_fault" ] || refuse "${_fault%% *}" "${_fault#* }"
+	refuse_fault
+	[ "$_verb" = probe ] || check_promises
 	case $_verb in
 	run | probe)
 		[ -n "$_command" ] || refuse bad_request 'no command'
 		check_fingerprint
-		[ "$_verb" = probe ] || check_promises
-		if [ "$_verb.$_cat" = run.read_only ] || [ "$_verb" = probe ]; then run_freely "$@"; else run "$@"; fi
+		! is_reading || run_freely "$@"
+		run "$@"
 		;;
 	esac
-	check_promises
 	"$_verb"
 }
 
@@ -1116,7 +1136,8 @@ serve() { # reads one request, a line at a time, and acts when all of it is ther
 	fence | cancel | ack) open_store ;;
 	run | probe)
 		open_store
-		[ -n "$_fault" ] || exec 7>"$_spool.plain"
+		[ -z "$_fault" ] || open_refuge
+		[ -n "$_fault" ] && [ -z "$_refuge" ] || exec 7>"$_spool.plain"
 		litter "$_spool.plain"
 		;;
 	*) refuse bad_request 'a verb that this guard does not know' ;;
@@ -1201,7 +1222,7 @@ serve() { # reads one request, a line at a time, and acts when all of it is ther
 		1'.O '*) _range=$_value ;;
 		1.'?')
 			[ "$_verb" = hello ] || [ "$_id" != - ] || refuse bad_request 'no operation ID'
-			[ -z "$_fault" ] || refuse "${_fault%% *}" "${_fault#* }"
+			refuse_fault
 			greet
 			[ "$_verb" != hello ] || finish
 			_stage=2
@@ -1240,7 +1261,7 @@ main() {
 	_lead=$_nl _nonce=- _id=- _attempt=- _fp=- _clock=- _cat=- _most=0 _ground=- _decided=- _seen_gen= _seen_rec=
 	_promised= _witnesses= _witness=- _again= _weakest=unsynced _limit= _inline=0 _patience= _result_of= _range=
 	_command= _condition= _cwd= _as= _muser= _narrow= _given= _secrets= _in_bytes= _in_hash= _input=/dev/null _kind=
-	_item= _hidden= _stage=1 _bulk=0 _fault= _litter= _err= _claim=- _op=absent _gen=0 _rec=- _bytes=- _twin=-
+	_item= _hidden= _stage=1 _bulk=0 _fault= _refuge= _litter= _err= _claim=- _op=absent _gen=0 _rec=- _bytes=- _twin=-
 	_twinop=- _entry=none _mark= _background= _horizon=- _store=- _format=1 _boot= _space=- _start=- _leader=0
 	_nothing=e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855
 	case $0 in /*/guard/?*) _root=${0%/guard/*} ;; *) refuse bad_request 'not started from a store' ;; esac
