@@ -8,13 +8,17 @@ import os
 import random
 import time
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from sshop import catalogue, config, errors
 from sshop.core import operation
 from sshop.core.operation import Account
 from sshop.core.policy import Host, Policy
-from sshop.ports import Ledger, Limits, Transport
+from sshop.ports import Ledger, Limits, Process, Transport
 from sshop.world import World
+
+if TYPE_CHECKING:
+    from sshop.transport.survey import Survey
 
 DEFAULT_ROOT = "~/.sshop"
 
@@ -105,6 +109,18 @@ class App:
         account = Account(host.name, host.user or found.user, found.address, host.port or found.port)
         return account, host.root or DEFAULT_ROOT
 
+    def me(self) -> Process:
+        """Who we are. Raises `UsageError`."""
+        return config.this_process(self._environ)
+
+    def survey(self, host: str | None) -> Survey:
+        """What of OpenSSH's files and agent is at hand. Raises `UsageError`, `HostKeyRefused`."""
+        from sshop.transport.survey import survey
+
+        named = None if host is None else self.policy().hosts.get(host)
+        word = host if named is None else named.address or named.name
+        return survey(word, ssh_config=self._environ.get("SSHOP_SSH_CONFIG") or None, environ=self._environ)
+
     def world(self, limits: Limits) -> World:
         from sshop.transport import guard
 
@@ -115,7 +131,7 @@ class App:
             clock=clock,
             ids=SystemIds(clock),
             processes=SystemProcesses(),
-            me=config.this_process(self._environ),
+            me=self.me(),
             guard=guard.load(),
             limits=limits,
         )

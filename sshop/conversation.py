@@ -87,14 +87,15 @@ class Conversation:
             parts.append(self._channel.noise().decode("utf-8", "backslashreplace").strip())
         return "\n".join(part for part in parts if part)
 
-    async def begin(self) -> Hello | Frame:
-        """The guard's first line, or the `no` with which it refused before it.
+    async def begin(self, *, install: bool | None = None) -> Hello | Frame:
+        """The guard's first line, or the `no` with which it refused before it. A guard that is missing is installed
+        once; `install` says that it is, or is not, to be installed this time.
 
         Raises a `NotSent`: nothing that could act was sent.
         """
-        for install in (False, True):
+        for put in (False, True) if install is None else (install,):
             try:
-                self._channel = await self._line.channel(install=install)
+                self._channel = await self._line.channel(install=put)
                 frame = await asyncio.wait_for(self._first_frame(), self._line.limits.login)
             except TimeoutError:
                 await self.close()
@@ -110,7 +111,7 @@ class Conversation:
                 ) from lost
             if frame is not None:
                 return frame if frame.word == "no" else protocol.hello(frame)
-            if install:
+            if put or install is not None:
                 break
             await self._channel.close()
             self._reader = protocol.Reader(self._request.nonce)

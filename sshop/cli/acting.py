@@ -273,7 +273,6 @@ async def _replay_one(
     world: World, line: Line, operation: Operation, options: Options, stdin: Any
 ) -> tuple[Answer, str, str]:
     """The answer, what was done (`adopted attached run skipped fenced needs_decision refused`), and why."""
-
     from sshop.core import command as commands
 
     if operation.resolved:

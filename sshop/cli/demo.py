@@ -70,7 +70,7 @@ class _Scene:
         self.write(f"   {'ok  ' if ok else 'NOT '} {name}{'' if ok or seen is None else f' (seen: {seen})'}\n")
 
     def start(self, *words: str) -> subprocess.Popen[bytes]:
-        """sshop itself, as a person would start it."""
+        """The real program, as a person would start it."""
         self.write(f"   $ sshop {' '.join(words)}\n")
         return subprocess.Popen(  # noqa: S603 - our own program
             [sys.executable, "-m", "sshop.cli.entry", *words],
@@ -115,10 +115,8 @@ def _tell(scene: _Scene) -> None:
         _replay(scene, operation_id)
         _look_back(scene, operation_id)
     if scene.good:
-        scene.write(
-            f"\nAll of this was checked, in {time.monotonic() - started:.1f} s: the line was lost once, asked for twice,"
-        )
-        scene.write(" written once.\n")
+        took = time.monotonic() - started
+        scene.write(f"\nAll of it was checked, in {took:.1f} s: one answer was lost, and the effect is there once.\n")
 
 
 def _lose_the_answer(scene: _Scene, server: Any) -> str:

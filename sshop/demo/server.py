@@ -66,7 +66,7 @@ class Server:
 
     def cut(self) -> int:
         """Drop every connection without a word, as a dying line does; how many there were. Commands are not touched."""
-        return self._wait(self._cut())
+        return int(self._wait(self._cut()))
 
     def _wait(self, work: Any, limit_s: float = 30) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(limit_s)
