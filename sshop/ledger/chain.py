@@ -19,6 +19,7 @@ from __future__ import annotations
 import hashlib
 import sqlite3
 from collections.abc import Iterable
+from itertools import chain
 from json.encoder import encode_basestring as quote
 from typing import NamedTuple
 
@@ -26,7 +27,7 @@ from sshop.core.events import GENESIS
 
 COLUMNS = "seq, id, at, session, operation, attempt, type, body, prev, hash"
 _NEAR = 4096
-_FAR = 1_000_000
+_NOT_TEXT = "not_text"
 
 
 class Link(NamedTuple):
@@ -71,7 +72,10 @@ def link_hash(  # noqa: PLR0917 -- the columns of a row, in their order
 
 
 def _made_for(link: Link, seq: int) -> bool:
-    return link_hash(seq, *link[1:9]) == link.hash
+    try:
+        return link_hash(seq, *link[1:9]) == link.hash
+    except UnicodeEncodeError:
+        return False
 
 
 def check(connection: sqlite3.Connection, head: tuple[int, str] | None) -> tuple[int, str, Break | None]:
@@ -79,9 +83,23 @@ def check(connection: sqlite3.Connection, head: tuple[int, str] | None) -> tuple
 
     `head` is a place and its hash, kept elsewhere.
     """
-    seq, prev = 0, GENESIS
+    seq, prev, fault = _walk(connection, 0, GENESIS, head)
+    if fault is not None and fault.kind == _NOT_TEXT:
+        connection.text_factory = _lenient
+        try:
+            seq, prev, fault = _walk(connection, seq, prev, head)
+        finally:
+            connection.text_factory = str
+    if fault is None and head is not None and seq < head[0]:
+        fault = Break(seq + 1, "cut_off")
+    return seq, prev, fault
+
+
+def _walk(
+    connection: sqlite3.Connection, seq: int, prev: str, head: tuple[int, str] | None
+) -> tuple[int, str, Break | None]:
     try:
-        cursor = connection.execute(f"SELECT {COLUMNS} FROM events ORDER BY seq")
+        cursor = connection.execute(f"SELECT {COLUMNS} FROM events WHERE seq > ? OR seq < 1 ORDER BY seq", (seq,))
         cursor.arraysize = 500
         while rows := cursor.fetchmany():
             for row in rows:
@@ -93,13 +111,17 @@ def check(connection: sqlite3.Connection, head: tuple[int, str] | None) -> tuple
                 return seq, prev, name_break(connection, Link._make(row), seq + 1, prev)
             if head is not None and rows[0][0] <= head[0] <= seq and rows[head[0] - rows[0][0]][9] != head[1]:
                 return head[0] - 1, prev, Break(head[0], "edited")
-    except (sqlite3.OperationalError, UnicodeError) as error:
+    except UnicodeEncodeError:
+        return seq, prev, Break(seq + 1, "edited")  # text that is no UTF-8 was not written by us
+    except sqlite3.OperationalError as error:
         if getattr(error, "sqlite_errorcode", None) is not None:
             raise
-        return seq, prev, Break(seq + 1, "edited")  # text that is no UTF-8 was not written by us
-    if head is not None and seq < head[0]:
-        return seq, prev, Break(seq + 1, "cut_off")
+        return seq, prev, Break(seq + 1, _NOT_TEXT)  # some row among those that were fetched together
     return seq, prev, None
+
+
+def _lenient(text: bytes) -> str:
+    return text.decode("utf-8", "surrogateescape")
 
 
 def name_break(connection: sqlite3.Connection, link: Link, place: int, prev: str) -> Break:
@@ -107,7 +129,7 @@ def name_break(connection: sqlite3.Connection, link: Link, place: int, prev: str
     if link.seq == place and _made_for(link, place):
         # It is whole and was made for this place, but after another row.
         return Break(max(place - 1, 1), "edited")
-    made_for = _find_place(link, place)
+    made_for = _find_place(connection, link, place)
     if made_for is None:
         after = _row_after(connection, link.seq)
         if after is not None and after.prev == prev and _made_for(after, place):
@@ -131,12 +153,9 @@ def _row_after(connection: sqlite3.Connection, seq: int) -> Link | None:
     return None if row is None else Link._make(row)
 
 
-def _find_place(link: Link, place: int) -> int | None:
+def _find_place(connection: sqlite3.Connection, link: Link, place: int) -> int | None:
     """The place that a row was made for: its own number first, then those near, then those far."""
+    (last,) = connection.execute("SELECT max(seq) FROM events").fetchone()
     near = sorted(range(max(1, place - _NEAR), place + _NEAR), key=lambda seq: abs(seq - place))
-    far: Iterable[int] = range(1, max(place, link.seq) + _FAR)
-    for candidates in ((link.seq,), near, far):
-        for seq in candidates:
-            if _made_for(link, seq):
-                return seq
-    return None
+    candidates: tuple[Iterable[int], ...] = ((link.seq,), near, range(1, last + _NEAR))
+    return next((seq for seq in chain(*candidates) if _made_for(link, seq)), None)

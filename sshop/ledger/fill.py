@@ -26,7 +26,8 @@ _BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 _SESSION_EVERY = 50
 
 # category, effects, name, argv with `{}` for what differs, and the subject it touches
-_WORK: tuple[tuple[str, list[str], str, str, str | None], ...] = (
+Work = tuple[str, list[str], str, str, str | None]
+WORK: tuple[Work, ...] = (
     ("read_only", [], "disk-usage", "df --output=pcent /srv/{}", None),
     ("convergent", [], "user-present", "useradd --create-home {}", "account:{}"),
     ("convergent", ["service_restart"], "package-present", "apt-get install -y {}", "package:{}"),
@@ -39,12 +40,12 @@ _WORK: tuple[tuple[str, list[str], str, str, str | None], ...] = (
 class Story:
     """One operation being told: every step yields the drafts of one event or more."""
 
-    def __init__(self, world: Synthesis, work: tuple[str, list[str], str, str, str | None]) -> None:
+    def __init__(self, world: Synthesis, work: Work, operation_id: str | None = None) -> None:
         self._world = world
         self.drafts: list[Draft] = []
         category, effects, name, line, subject = work
         self.category = category
-        self._operation = world.mint("op")
+        self._operation = operation_id or world.mint("op")
         self._account = world.account()
         thing = f"{name[:4]}{world.random.randrange(1 << 40):010x}"
         argv = [word.replace("{}", thing) for word in line.split()]
@@ -225,8 +226,8 @@ def _fenced(story: Story) -> None:
     story.resolve(State.CANCELLED, "fence", "the fence won: it never ran and never will", None, observation)
 
 
-# How often each happens among a hundred, to what categories (a slice of _WORK).
-_DECK: tuple[tuple[int, Callable[[Story], None], slice], ...] = (
+# How often each happens among a hundred, to what categories (a slice of WORK).
+DECK: tuple[tuple[int, Callable[[Story], None], slice], ...] = (
     (46, _succeeded, slice(None)),
     (14, _unchanged, slice(1, 3)),
     (10, _failed, slice(None)),
@@ -277,9 +278,14 @@ class Synthesis:
             self._met.append(self.draft(events.StoreMet(account.key, store, "synthetic", "file_synced")))
         return self._stores[account.key]
 
+    def take_met(self) -> list[Draft]:
+        """The `store.met` that are due before what was told since."""
+        due, self._met = self._met, []
+        return due
+
     def history(self) -> Iterator[Draft]:
         """Drafts without end."""
-        deck = [(tell, work) for count, tell, work in _DECK for _ in range(count)]
+        deck = [(tell, work) for count, tell, work in DECK for _ in range(count)]
         told = 0
         while True:
             self.random.shuffle(deck)
@@ -287,10 +293,9 @@ class Synthesis:
                 if told % _SESSION_EVERY == 0:
                     yield from self._open_session()
                 told += 1
-                story = Story(self, self.random.choice(_WORK[work]))
+                story = Story(self, self.random.choice(WORK[work]))
                 tell(story)
-                yield from self._met
-                self._met.clear()
+                yield from self.take_met()
                 yield from story.drafts
 
     def _open_session(self) -> Iterator[Draft]:

@@ -5,6 +5,7 @@ An existing ledger of this version costs one open and two reads of the header.
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 import time
@@ -17,6 +18,7 @@ from sshop.ledger.turns import Turns
 
 Migrate = Callable[[sqlite3.Connection, int], None]
 
+_WAL_HEADER, _WAL_FRAME = 32, 24 + 4096  # https://www.sqlite.org/fileformat2.html#the_write_ahead_log
 _CANNOT_WRITE = frozenset({sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM})
 
 
@@ -29,6 +31,8 @@ def open_database(path: str, *, wait: float, create: bool, turns: Turns, migrate
         try:
             connection = _connect(path, "mode=rw", wait)
         except sqlite3.OperationalError:
+            if os.path.isdir(path):
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path) from None
             if os.path.lexists(path):
                 raise
             if not create:
@@ -46,6 +50,7 @@ def open_database(path: str, *, wait: float, create: bool, turns: Turns, migrate
             connection = _connect_reading(path, wait)
             version = _version(connection)
         try:
+            connection.execute("PRAGMA synchronous = FULL")
             if version != schema.VERSION:
                 _bring_up_to_date(connection, path, wait, turns, migrate)
         except BaseException:
@@ -54,12 +59,42 @@ def open_database(path: str, *, wait: float, create: bool, turns: Turns, migrate
         return connection
 
 
+def drop_torn_end(connection: sqlite3.Connection, path: str, turns: Turns) -> str | None:
+    """What to tell people when the last append before a crash had reached the disk in part; it is cleared away.
+
+    SQLite itself passes over what has no commit with it, without a word. A writer at work leaves such an end for a
+    moment, so it is looked at again under the write lock.
+    """
+    if not _torn(path):
+        return None
+    try:
+        with Translation(path), turns:
+            connection.execute("BEGIN IMMEDIATE")
+            torn = _torn(path)
+            connection.execute("ROLLBACK")
+            if torn:
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    except errors.LedgerError:
+        return None  # who may only read, or waits in vain for a writer, clears nothing away
+    if not torn:
+        return None
+    return (
+        f"ledger {shown(path)} ended in a torn record, left by a crash; it was dropped, and nothing before it is lost"
+    )
+
+
+def _torn(path: str) -> bool:
+    try:
+        size = os.stat(f"{path}-wal").st_size
+    except OSError:
+        return False
+    return size > 0 and (size - _WAL_HEADER) % _WAL_FRAME != 0
+
+
 def _connect(path: str, query: str, wait: float) -> sqlite3.Connection:
     # The driver sets the busy timeout before anything is read. URIs, because a plain open would create a file.
     escaped = os.path.abspath(path).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
-    connection = sqlite3.connect(f"file://{escaped}?{query}", uri=True, timeout=wait, isolation_level=None)
-    connection.execute("PRAGMA synchronous = FULL")
-    return connection
+    return sqlite3.connect(f"file://{escaped}?{query}", uri=True, timeout=wait, isolation_level=None)
 
 
 def _connect_reading(path: str, wait: float) -> sqlite3.Connection:
@@ -102,14 +137,15 @@ def _bring_up_to_date(connection: sqlite3.Connection, path: str, wait: float, tu
         )
     with turns:
         if version == 0:
+            connection.execute("PRAGMA page_size = 4096")
             _set_journal(connection, path, wait)
         connection.execute("BEGIN IMMEDIATE")
         try:
             version = _version(connection)  # someone else may have come first
             if version == 0:
+                connection.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
                 for statement in (*schema.CREATE_EVENTS, *schema.CREATE_PROJECTIONS):
                     connection.execute(statement)
-                connection.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
             elif version < schema.VERSION:
                 migrate(connection, version)
             connection.execute(f"PRAGMA user_version = {schema.VERSION}")

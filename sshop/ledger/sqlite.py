@@ -18,7 +18,7 @@ from sshop.core.operation import Operation
 from sshop.ledger import chain, projection, schema
 from sshop.ledger.driver_errors import Translation
 from sshop.ledger.key import load_key
-from sshop.ledger.opening import open_database
+from sshop.ledger.opening import drop_torn_end, open_database
 from sshop.ledger.projection import EVENT_COLUMNS, Entry, event_of, operation_of
 from sshop.ledger.turns import Turns
 from sshop.ports import LedgerView, StoreSeen, Verification
@@ -31,10 +31,14 @@ _INSERT_EVENT = f"INSERT INTO events ({EVENT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?,
 
 
 class SqliteLedger:
-    """Append-only events with projections kept in the same transaction, in one file."""
+    """Append-only events with projections kept in the same transaction, in one file.
 
-    def __init__(self, path: str, connection: sqlite3.Connection, turns: Turns) -> None:
+    `notice` is what people should be told of how the file was found, or None.
+    """
+
+    def __init__(self, path: str, connection: sqlite3.Connection, turns: Turns, notice: str | None = None) -> None:
         self.path = path
+        self.notice = notice
         self._connection = connection
         self._turns = turns
         self._errors = Translation(path)
@@ -50,7 +54,8 @@ class SqliteLedger:
         name = os.fspath(path)
         turns = Turns(name, wait)
         try:
-            return cls(name, open_database(name, wait=wait, create=create, turns=turns, migrate=_migrate), turns)
+            connection = open_database(name, wait=wait, create=create, turns=turns, migrate=_migrate)
+            return cls(name, connection, turns, drop_torn_end(connection, name, turns))
         except BaseException:
             turns.close()
             raise

@@ -11,7 +11,6 @@ cannot be had, there is no queue, and nothing else changes.
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import threading
@@ -19,8 +18,6 @@ from types import TracebackType
 
 from sshop import errors
 from sshop.ledger.driver_errors import shown
-
-_UNSUPPORTED = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP})
 
 
 class Turns:
@@ -44,9 +41,7 @@ class Turns:
             fcntl.flock(self._door, fcntl.LOCK_UN)
         except BlockingIOError:
             self._queue(self._door, self._turn)
-        except OSError as error:
-            if error.errno not in _UNSUPPORTED:
-                raise
+        except OSError:
             self._drop()
 
     def __exit__(
