@@ -61,15 +61,16 @@ def _known_fields(model: type[BaseModel], loc: Iterable[str | int]) -> list[str]
     whole = model.model_json_schema()
 
     def resolve(node: dict[str, Any]) -> dict[str, Any]:
-        while "$ref" in node:
-            node = whole["$defs"][node["$ref"].rsplit("/", 1)[-1]]
+        """Through references, and through `X or nothing` to X."""
+        while "$ref" in node or "anyOf" in node:
+            if "$ref" in node:
+                node = whole["$defs"][node["$ref"].rsplit("/", 1)[-1]]
+            else:
+                node = next((branch for branch in node["anyOf"] if branch.get("type") != "null"), {})
         return node
 
     node = resolve(whole)
     for word in loc:
-        for branch in node.get("anyOf", []):
-            if "$ref" in branch or "items" in branch:
-                node = resolve(branch)
         mapping = node.get("discriminator", {}).get("mapping", {})
         if word in mapping:
             node = resolve({"$ref": mapping[word]})
@@ -77,6 +78,8 @@ def _known_fields(model: type[BaseModel], loc: Iterable[str | int]) -> list[str]
             node = resolve(node["properties"][word])
         elif isinstance(node.get("additionalProperties"), dict):
             node = resolve(node["additionalProperties"])
+        elif "patternProperties" in node:
+            node = resolve(next(iter(node["patternProperties"].values())))
         elif "items" in node:
             node = resolve(node["items"])
     return list(node.get("properties", {}))

@@ -46,6 +46,8 @@ def _template_flaws(entry: Entry, path: Path, template: Template, *, secret: boo
             yield path, "{operation_id} cannot stand here", "it may stand in argv, env, converged_when and verify"
         if kind not in ("param", "digest"):
             continue
+        if kind == "digest" and not identity:
+            yield path, f"{{{name}.sha256}} cannot stand here", "it may stand in argv, env, converged_when and verify"
         param = entry.params.get(name)
         if param is None:
             known = ", ".join(entry.params) or "none"

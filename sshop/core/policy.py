@@ -12,7 +12,8 @@ from typing import Any
 from sshop import errors
 from sshop.core import command, entry
 from sshop.core.entry import NOTHING
-from sshop.core.operation import Category, Effect, Refusal
+from sshop.core.operation import Category, Refusal
+from sshop.core.recovery import effective_category
 from sshop.core.value import Value
 
 DEFAULT_BUDGET = 3
@@ -119,14 +120,6 @@ def find_entry(policy: Policy, name: str) -> entry.Entry:
     return found
 
 
-def recovery_row(category: str, effects: Sequence[str]) -> str:
-    """The category by which an unknown outcome is recovered: money and messages are never repeated by rule."""
-    hazardous = Effect.FINANCIAL in effects or Effect.NOTIFICATION in effects
-    if hazardous and category in (Category.READ_ONLY, Category.CONVERGENT):
-        return Category.APPEND_ONLY
-    return category
-
-
 def evaluate(policy: Policy, request: Request) -> Decision:
     """What the request is, by which rule, and whether it may run.
 
@@ -159,7 +152,7 @@ def _evaluate_entry(policy: Policy, found: entry.Entry) -> Decision:
     return Decision(
         outcome="approval_required" if needed else "allowed",
         category=found.category,
-        recovers_as=recovery_row(found.category, found.effects),
+        recovers_as=effective_category(found.category, found.effects),
         effects=found.effects,
         reason=reason,
         rule=found.place,

@@ -17,7 +17,7 @@ class _Shape(type):
 
     def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> _Shape:
         annotations: dict[str, Any] = namespace.get("__annotations__", {})
-        own = tuple(field for field, kind in annotations.items() if not str(kind).startswith("ClassVar"))
+        own = tuple(field for field, kind in annotations.items() if "ClassVar" not in str(kind))
         names, defaults = own, {field: namespace.pop(field) for field in own if field in namespace}
         for base in bases:
             names = (*base.__dict__["_names"], *names)
