@@ -13,8 +13,8 @@ from typing import Any
 from sshop import config, errors, reconcile
 from sshop.bootstrap import App
 from sshop.cli import document, exit_codes, render
-from sshop.cli.commands import Options, print_answer, stored, write, write_json
-from sshop.cli.report import Reporter
+from sshop.cli.commands import Options, print_answer, stored
+from sshop.cli.report import Reporter, write, write_json
 from sshop.conversation import Line
 from sshop.core.operation import Operation
 from sshop.core.value import replace
@@ -41,7 +41,10 @@ def detachable(main: Coroutine[Any, Any, int]) -> int:
 
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stop)
-        return await main
+        try:
+            return await main
+        except asyncio.CancelledError:
+            return exit_codes.CODES["unknown"]  # told to stop after the answer was there: the ledger has it
 
     return asyncio.run(guarded())
 
@@ -71,7 +74,7 @@ def run(options: Options, app: App, say: Reporter) -> int:
         note=options["note"],
         new=options["new"],
         operation_id=options["op"],
-        read_secret=config.secret_reader(os.environ, sys.stdin.buffer.read),
+        read_secret=config.secret_reader(os.environ, _read_stdin),
         read_file=config.read_stdin_file,
     )
     world = app.world(limits_of(options, app))
@@ -94,6 +97,10 @@ def run(options: Options, app: App, say: Reporter) -> int:
         return code
 
     return detachable(main())
+
+
+def _read_stdin() -> bytes:
+    return sys.stdin.buffer.read()
 
 
 def _path(word: str) -> str:
@@ -178,9 +185,7 @@ def reconcile_one(options: Options, app: App, say: Reporter) -> int:
             )
             code = exit_codes.CODES[answer.exit]
         else:
-            code = print_answer(answer, options | {"exit_passthrough": False}, say)
-            if code == 0:
-                say.say(render.outcome_line(answer))
+            code = print_answer(answer, options, say, action="looked")
         await _acknowledge(answer)
         return code
 
@@ -201,9 +206,9 @@ def _close_name(options: Options, app: App, say: Reporter, verb: Any) -> int:
         if verb == "cancel" and answer.left and answer.operation is not None:
             answer = await reconcile.look(world, line, answer.operation, wait_s=15)
         answer.exit = exit_name(answer)
-        print_answer(answer, options | {"exit_passthrough": False}, say)
-        if answer.exit in ("fenced", "succeeded"):
-            say.say(render.outcome_line(answer))
+        if not options["json"]:
+            answer.stdout = answer.stderr = None  # it was not what was asked for; `output` prints it
+        print_answer(answer, options, say, action=verb)
         await _acknowledge(answer)
         # The question was whether it can still run: an end that is proved is the good answer.
         settled = answer.operation is not None and answer.operation.resolved
@@ -247,8 +252,7 @@ def replay(options: Options, app: App, say: Reporter) -> int:
                 codes.append(exit_codes.CODES[answer.exit])
                 rows.append(document.operation(answer) | {"action": action, "why": why})
                 if not options["json"]:
-                    print_answer(answer, options | {"exit_passthrough": False}, say)
-                    say.say(f"{operation.operation_id}: {action}: {why}")
+                    print_answer(answer, options, say, action=action)
                 await _acknowledge(answer)
             finally:
                 await line.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
@@ -13,6 +14,7 @@ from sshop.cli.options import COMMANDS, COMMON, Argument, Command, Option
 
 # typer brings its own click; this is the base of all its errors about words that cannot be parsed.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+_GROUPS = {"ledger": "Check, rebuild or fill the ledger.", "policy": "Check the policy files."}
 _TYPES: dict[str, type] = {"text": str, "integer": int, "number": float, "flag": bool}
 
 
@@ -69,7 +71,7 @@ def build(call: Callable[[str, dict[str, Any]], int]) -> typer.Typer:
         target = app
         if group:
             if group not in groups:
-                groups[group] = typer.Typer(no_args_is_help=True, help=f"The {group}.", rich_markup_mode=None)
+                groups[group] = typer.Typer(no_args_is_help=True, help=_GROUPS[group], rich_markup_mode=None)
                 app.add_typer(groups[group], name=group)
             target = groups[group]
         target.command(name, help=command.help)(_function(command, call))
@@ -77,13 +79,19 @@ def build(call: Callable[[str, dict[str, Any]], int]) -> typer.Typer:
 
 
 def main(words: list[str], call: Callable[[str, dict[str, Any]], int]) -> int:
-    """Parse and call. Usage errors are click's own, with exit code 2."""
+    """Parse and call; `--help` is printed here. Raises `UsageError`. A command that is not whole (`sshop ledger`) gets
+    its help on standard output, and 2.
+    """
     try:
         code = typer.main.get_command(build(call)).main(words, prog_name="sshop", standalone_mode=False)
     except typer.Abort:
-        return 130
+        raise KeyboardInterrupt from None
     except _UsageError as error:
         where = getattr(error, "ctx", None)
         message = error.format_message()  # type: ignore[attr-defined]
-        raise errors.UsageError(message, hint=f"{where.command_path if where else 'sshop'} --help") from error
+        if type(error).__name__ == "NoArgsIsHelpError":
+            sys.stdout.write(message + "\n")
+            return 2
+        hint = f"{where.command_path if where else 'sshop'} --help"
+        raise errors.UsageError(message[:1].lower() + message[1:].rstrip("."), hint=hint) from error
     return code if isinstance(code, int) else 0

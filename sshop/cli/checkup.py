@@ -14,8 +14,8 @@ from collections.abc import Callable
 from sshop import errors, reconcile
 from sshop.bootstrap import App
 from sshop.cli import acting
-from sshop.cli.commands import Options, write, write_json
-from sshop.cli.report import Reporter, escape
+from sshop.cli.commands import Options
+from sshop.cli.report import Reporter, escape, write, write_json
 from sshop.conversation import Conversation, Line
 from sshop.core import command as commands
 from sshop.core import protocol

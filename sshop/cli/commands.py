@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable
@@ -11,7 +10,7 @@ from typing import Any
 from sshop import errors
 from sshop.bootstrap import App
 from sshop.cli import document, exit_codes, render
-from sshop.cli.report import Reporter
+from sshop.cli.report import Reporter, write, write_json
 from sshop.core.operation import Operation, check_id
 from sshop.core.value import fields_of
 from sshop.world import Answer
@@ -29,18 +28,6 @@ def call(name: str, options: Options, say: Reporter) -> int:
         app.close()
 
 
-def write(text: str | bytes) -> None:
-    """To standard output, at once."""
-    data = text.encode("utf-8", "backslashreplace") if isinstance(text, str) else text
-    sys.stdout.flush()
-    sys.stdout.buffer.write(data)
-    sys.stdout.buffer.flush()
-
-
-def write_json(value: Any) -> None:
-    write(json.dumps(value, ensure_ascii=False) + "\n")
-
-
 def _acting(name: str) -> Callable[[Options, App, Reporter], int]:
     """A command that speaks to a host: imported where it is used, since asyncio and the runner cost time."""
 
@@ -52,27 +39,39 @@ def _acting(name: str) -> Callable[[Options, App, Reporter], int]:
     return function
 
 
-def print_answer(answer: Answer, options: Options, say: Reporter, *, shown: tuple[int, int] = (0, 0)) -> int:
-    """The result on standard output, the story on standard error. `shown` is how much output was streamed already."""
+def print_answer(
+    answer: Answer, options: Options, say: Reporter, *, shown: tuple[int, int] = (0, 0), action: str | None = None
+) -> int:
+    """The result on standard output, the story on standard error. `shown` is how much output was streamed already;
+    `action` is what was done about an operation that was there before, and is always told.
+    """
     code = exit_codes.CODES[answer.exit]
-    if options["json"]:
-        write_json(document.operation(answer))
-    else:
-        if answer.stdout:
-            write(answer.stdout[shown[0] :])
-        if answer.stderr:
-            sys.stderr.flush()
-            sys.stderr.buffer.write(answer.stderr[shown[1] :])
-            sys.stderr.buffer.flush()
-    if code != 0 or (answer.operation is not None and answer.operation.replayed):
+    try:
+        _print_result(answer, options, shown)
+    except BrokenPipeError:  # whoever read is gone; what became of the operation is still to be said
+        say.broken_pipe()
+    if code != 0 or action is not None or (answer.operation is not None and answer.operation.replayed):
         if answer.message and (answer.operation is None or not answer.operation.resolved):
             say.say(answer.message, code=answer.code)
         step = render.next_line(answer) if code != exit_codes.CODES["failed"] else None
-        say.say(render.outcome_line(answer), hint=step)
+        told = render.outcome_line(answer)
+        say.say(f"{action}: {told}" if action else told, hint=step)
     if options.get("exit_passthrough"):
         result = answer.operation.result if answer.operation else None
         return exit_codes.passthrough(code, result.status if result else None)
     return code
+
+
+def _print_result(answer: Answer, options: Options, shown: tuple[int, int]) -> None:
+    if options["json"]:
+        write_json(document.operation(answer))
+        return
+    if answer.stdout:
+        write(answer.stdout[shown[0] :])
+    if answer.stderr:
+        sys.stderr.flush()
+        sys.stderr.buffer.write(answer.stderr[shown[1] :])
+        sys.stderr.buffer.flush()
 
 
 # -- what only reads the ledger ----------------------------------------------------------------------------------------
@@ -143,8 +142,7 @@ def unresolved(options: Options, app: App, _: Reporter) -> int:
     if options["json"]:
         write_json({"schema": {"name": "sshop.unresolved", "version": 1}, "operations": rows})
     elif found:
-        write(render.listing(found))
-        write("".join(f"{row['operation_id']}: {row['question']}; {row['next']['command']}\n" for row in rows))
+        write(render.unresolved(rows))
     else:
         write("nothing is unresolved\n")
     return 1 if found else 0

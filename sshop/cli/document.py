@@ -13,19 +13,20 @@ from sshop.world import Answer
 
 SCHEMA = {"name": "sshop.operation", "version": 1}
 SHOWN_BYTES = 1 << 20
+FIELDS = (
+    "schema", "operation_id", "state", "health", "category", "effects", "host", "account", "intent", "idempotency_key",
+    "session_id", "owner", "generation", "replayed", "attempt", "destination", "evidence", "record_id", "effect_refs",
+    "exit_status", "signal", "timed_out", "stdout", "stderr", "stdout_bytes", "stderr_bytes", "stdout_sha256",
+    "truncated", "result_contract", "supersedes_operation_id", "policy", "next", "error",
+)  # fmt: skip
+_BLANK: dict[str, Any] = dict.fromkeys(FIELDS) | {"schema": SCHEMA}
 
 
 def operation(answer: Answer, *, limit: int = SHOWN_BYTES) -> dict[str, Any]:
     """All fields, null where there is nothing to say."""
     op = answer.operation
     if op is None:
-        return {
-            "schema": SCHEMA,
-            "operation_id": None,
-            "state": None,
-            "next": follow_up(answer),
-            "error": _error(answer),
-        }
+        return _BLANK | {"next": follow_up(answer), "error": _error(answer)}
     result, attempt = op.result, op.latest
     out, out64, cut_out = _text(answer.stdout, limit)
     err, err64, cut_err = _text(answer.stderr, limit)
@@ -77,6 +78,19 @@ def operation(answer: Answer, *, limit: int = SHOWN_BYTES) -> dict[str, Any]:
     if err64 is not None:
         value["stderr_base64"] = err64
     return value
+
+
+def error(command: str, code: str, message: str, hint: str | None, operation_id: str | None) -> dict[str, Any]:
+    """What ended a command before there was an answer: for `run` as the operation's object with nothing known, for
+    others as an object of its own.
+    """
+    step: dict[str, Any] = {"action": "correct", "command": None, "why": hint or message}
+    if operation_id is not None:
+        step = {"action": "continue", "command": f"sshop replay {operation_id}", "why": message}
+    elif code == "interrupted" or code.startswith("not_sent"):
+        step["action"] = "retry"
+    value = {"operation_id": operation_id, "next": step, "error": {"code": code, "message": message, "hint": hint}}
+    return (_BLANK if command == "run" else {"schema": {"name": "sshop.error", "version": 1}}) | value
 
 
 def _text(data: bytes | None, limit: int) -> tuple[str | None, str | None, bool]:

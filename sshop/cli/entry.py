@@ -2,31 +2,37 @@
 
 from __future__ import annotations
 
-import gc
+import os
 import sys
 from typing import Any
 
 LIGHT = frozenset({"run", "ops", "show"})
+HELP = (["--help"], ["-h"], ["help"])
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The exit code of the whole program; nothing is raised but by `--help`."""
-    words = list(arguments or ())
-    if arguments is None:
-        gc.disable()  # a short life makes little garbage; looking for it takes a tenth of the start
-        words = sys.argv[1:]
+    """The exit code of the whole program; nothing is raised."""
+    _settle_streams()
+    words = sys.argv[1:] if arguments is None else list(arguments)
     if words == ["--version"]:
         from sshop import __version__
 
         sys.stdout.write(f"sshop {__version__}\n")
         return 0
-    from sshop.cli import report
-
+    if not words or words in HELP:
+        words = ["--help"]
     raw: list[str] | None = None
     if words[:1] == ["run"] and "--" in words:
         place = words.index("--")
         words, raw = words[:place], words[place + 1 :]
-    reporter = report.Reporter(json_log="--log-format=json" in words or _after(words, "--log-format") == "json")
+    from sshop.cli import report
+
+    reporter = report.Reporter(
+        command=words[0],
+        json_log="--log-format=json" in words or _after(words, "--log-format") == "json",
+        as_json="--json" in words,
+        passthrough="--exit-passthrough" in words,
+    )
 
     def call(name: str, options: dict[str, Any]) -> int:
         from sshop.cli import commands
@@ -36,7 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
         return commands.call(name, options, reporter)
 
     try:
-        if words and words[0] in LIGHT:
+        if words[0] in LIGHT:
             from sshop.cli import light
             from sshop.cli.options import command
 
@@ -48,8 +54,20 @@ def main(arguments: list[str] | None = None) -> int:
         return stop.code if isinstance(stop.code, int) else 2
     except BrokenPipeError:
         return reporter.broken_pipe()
+    except KeyboardInterrupt:
+        return reporter.interrupted()
     except Exception as error:  # noqa: BLE001 - nothing may end in a traceback
-        return reporter.failed(error, as_json="--json" in words)
+        return reporter.failed(error)
+
+
+def _settle_streams() -> None:
+    """A standard stream that was closed before we came is the null device: nothing else may get its number."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, os.O_RDWR)
+            if descriptor != number:
+                os.dup2(descriptor, number)
+            setattr(sys, name, open(number, "r" if number == 0 else "w", closefd=False))  # noqa: SIM115 - as Python would have
 
 
 def _after(words: list[str], flag: str) -> str | None:

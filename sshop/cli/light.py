@@ -13,7 +13,7 @@ _TYPES = {"text": str, "integer": int, "number": float}
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise errors.UsageError(message, hint=f"sshop {self.prog.split()[-1]} --help")
+        raise errors.UsageError(message, hint=f"{self.prog} --help")
 
 
 def _add(parser: argparse.ArgumentParser, option: Option) -> None:
@@ -33,10 +33,12 @@ def _add(parser: argparse.ArgumentParser, option: Option) -> None:
 
 def parse(command: Command, words: list[str]) -> dict[str, Any]:
     """The options of a light command. Raises `UsageError`; `--help` prints and raises `SystemExit`."""
-    parser = _Parser(prog=f"sshop {command.name}", description=command.help, allow_abbrev=False)
+    parser = _Parser(prog=f"sshop {command.name}", description=command.help, allow_abbrev=False, add_help=False)
     for argument in command.arguments:
         count = {"one": None, "optional": "?", "many": "*"}[argument.count]
-        parser.add_argument(argument.name, nargs=count, help=argument.help)
+        default: list[str] | None = [] if argument.count == "many" else None
+        parser.add_argument(argument.name, nargs=count, default=default, help=argument.help)
     for option in (*command.options, *COMMON):
         _add(parser, option)
+    parser.add_argument("--help", action="help", help="show this and exit")
     return vars(parser.parse_intermixed_args(words))

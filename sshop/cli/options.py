@@ -62,12 +62,16 @@ OPERATION = Argument("operation", "one", "an operation ID")
 COMMANDS: tuple[Command, ...] = (
     Command(
         "run",
-        "Run a catalogue command, or a raw one after --, on a host, with at most one effect",
+        "Run a command on a host, with at most one effect",
         (
             Argument(
                 "host", "one", "a name of hosts.yaml, an alias of the OpenSSH configuration, or [user@]host[:port]"
             ),
-            Argument("words", "many", "the command's name in the catalogue and its key=value parameters"),
+            Argument(
+                "words",
+                "many",
+                "a catalogue command and its key=value parameters, or nothing, and a raw command after --",
+            ),
         ),
         (
             Option(
@@ -118,14 +122,14 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(
         "show",
-        "Show one operation: what was meant, what left this machine, what the host proves, what is safe",
+        "Show one operation: meant, sent, proved, and what is safe now",
         (OPERATION,),
         (),
         light=True,
     ),
     Command(
         "output",
-        "Print the recorded output of an operation, fetched from its host",
+        "Print an operation's recorded output, fetched from its host",
         (OPERATION,),
         (
             Option("stream", ("--stream",), "text", "which one", "out", ("out", "err")),
@@ -134,10 +138,10 @@ COMMANDS: tuple[Command, ...] = (
             DEAD_AFTER,
         ),
     ),
-    Command("unresolved", "List what was dispatched and is not settled, oldest first; exit 1 when there is any"),
+    Command("unresolved", "List what was sent and is not settled; exit 1 if there is any"),
     Command(
         "reconcile",
-        "Ask the host what stands under an operation, and record it; acts on nothing",
+        "Ask the host about an operation and record it; never acts",
         (OPERATION,),
         (
             Option("wait", ("--wait",), "number", "how long to wait for a running command", 0.0, metavar="SECONDS"),
@@ -178,10 +182,10 @@ COMMANDS: tuple[Command, ...] = (
         (Option("seed", ("--seed",), "integer", "of the random choices", 1, metavar="N"),),
     ),
     Command("policy lint", "Check the policy files and say what is weak in them"),
-    Command("demo", "Cut a connection after dispatch, and show that nothing happens twice"),
+    Command("demo", "Lose an answer on purpose; show that nothing happens twice"),
     Command(
         "doctor",
-        "Say what this machine, or a host, guarantees, and what to do about each weakness",
+        "Say what this machine or a host guarantees, and what to do",
         (Argument("host", "optional", "a host to ask"),),
         (DEAD_AFTER,),
     ),

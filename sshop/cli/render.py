@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from sshop.cli import document
 from sshop.cli.report import escape
 from sshop.core import lifecycle
 from sshop.core.events import Event
-from sshop.core.operation import Operation, State
+from sshop.core.operation import Boundary, Operation, State
 from sshop.world import Answer
 
 _STATE_WORDS = {
     State.OPEN: "open",
     State.SUCCEEDED: "succeeded",
     State.FAILED: "failed",
-    State.UNKNOWN: "unknown: nobody knows yet whether it ran",
     State.CANCELLED: "cancelled: it never ran and never will",
     State.DUPLICATE: "duplicate effect confirmed",
 }
@@ -32,13 +32,24 @@ def outcome_line(answer: Answer) -> str:
     elif op.result is not None and op.result.changed is False:
         words.append("(nothing had to change)")
     if op.replayed:
-        words.append("- replayed: the result is an earlier run's")
+        words.append("- the result of an earlier run")
     if op.contract == "violated":
         words.append("- but its result contract is violated")
     return " ".join(words)
 
 
+_UNKNOWN: dict[str, str] = {
+    Boundary.CLAIMED: "unknown: the host took it, and what became of it is not known here",
+    Boundary.STARTED: "unknown: it started, and how it ended is not known here",
+}
+
+
 def _state(op: Operation) -> str:
+    if op.state == State.UNKNOWN:
+        if op.host_state == "interrupted":
+            return "unknown: it started, and nothing tells how it ended"
+        seen = [_UNKNOWN[each] for each in (a.boundary for a in reversed(op.attempts)) if each in _UNKNOWN]
+        return seen[0] if seen else "unknown: nobody knows yet whether it ran"
     if op.state == State.OPEN:
         return (
             "running on the host"
@@ -68,31 +79,80 @@ def listing(operations: Iterable[Operation]) -> str:
     return "".join(line.rstrip() + "\n" for line in lines) or "no operations\n"
 
 
+def unresolved(rows: Iterable[dict[str, Any]]) -> str:
+    """For each its state, whose it is, its age, and the question that is open."""
+    text = ""
+    for row in rows:
+        lines = (
+            f"{row['operation_id']} on {row['host']}: {row['state']} for {age(row['age_s'])}, owned by {row['owner']}",
+            f"  meant     {_cut(row['intent']['summary'])}",
+            f"  open      {row['question']}",
+            f"  safe now  {row['next']['command'] or row['next']['action']}",
+        )
+        text += "".join(escape(line) + "\n" for line in lines)
+    return text
+
+
+def age(seconds: int) -> str:
+    """The largest unit that is not nothing: `40 s`, `12 min`, `5 h`, `3 days`."""
+    for size, unit in ((172_800, "days"), (7200, "h"), (120, "min")):
+        if seconds >= size:
+            return f"{seconds // {'days': 86_400, 'h': 3600, 'min': 60}[unit]} {unit}"
+    return f"{seconds} s"
+
+
+def _cut(text: str, length: int = 300) -> str:
+    return text if len(text) <= length else f"{text[:length]}… ({len(text):,} characters)"
+
+
 def show(op: Operation, history: Iterable[Event]) -> str:
     """One screen: what was meant, what left this machine, what the host proves, what is safe; then the timeline."""
-    answer = Answer(op)
-    step = document.follow_up(answer)
+    step = document.follow_up(Answer(op))
+    subject = f", subject {op.subject_ref}" if op.subject_ref else ""
     lines = [
-        f"operation   {op.operation_id}  {_state(op)}  [{lifecycle.health(op)}]",
-        f"meant       {op.summary}",
-        f"command     {document.command_line(op)}",
-        f"            {' '.join((op.category, *op.effects))}"
-        + (f", subject {op.subject_ref}" if op.subject_ref else ""),
-        f"where       {op.account.host} ({op.account.key})" + (f", store {op.store_id}" if op.store_id else ""),
-        f"owner       {op.owner} (process {op.owner_pid})",
-        f"left here   {_left(op)}",
-        f"host says   {_proof(op)}",
-        f"settled by  {op.resolved_by}: {op.resolution}" if op.resolved_by else f"settled     no{_why(op)}",
-        f"safe now    {step['command'] or step['action']}" + (f" - {step['why']}" if step["why"] else ""),
+        ("operation", f"{op.operation_id}  {_state(op)}  [{lifecycle.health(op)}]"),
+        ("safe now", _safe(step)),
+        ("settled by", f"{op.resolved_by}: {op.resolution}" if op.resolved_by else f"nobody yet{_why(op)}"),
+        ("contract", op.contract if op.contract != "not_declared" else None),
+        ("meant", _cut(op.summary)),
+        ("note", op.note and _cut(op.note)),
+        ("command", _cut(document.command_line(op))),
+        ("", f"{' '.join((op.category, *op.effects))}{subject}"),
+        ("where", f"{op.account.host} ({op.account.key})" + (f", store {op.store_id}" if op.store_id else "")),
+        ("owner", f"{op.owner} (process {op.owner_pid})"),
+        ("left here", _left(op)),
+        ("host says", _proof(op)),
+        ("output", _output(op)),
     ]
-    if op.note:
-        lines.insert(3, f"note        {op.note}")
-    if op.contract != "not_declared":
-        lines.insert(-1, f"contract    {op.contract}")
-    lines.append("")
-    lines.append("timeline")
-    lines += [_event_line(event) for event in history]
-    return "".join(escape(line) + "\n" for line in lines)
+    text = "".join(f"{name:11} {escape(value)}\n" for name, value in lines if value is not None)
+    return text + "\n" + timeline(history)
+
+
+def _safe(step: dict[str, Any]) -> str:
+    match step["action"]:
+        case "none":
+            return "nothing is left to do"
+        case "decide" | "approve" | "remediate":
+            return f"nothing by itself ({step['why']}): look at the host, and compare with the timeline"
+        case _:
+            return f"{step['command']}  ({step['why']})"
+
+
+def _output(op: Operation) -> str | None:
+    if op.result is None or not (op.result.stdout_bytes or op.result.stderr_bytes):
+        return None
+    return f"{op.result.stdout_bytes:,} bytes, {op.result.stderr_bytes:,} of errors: sshop output {op.operation_id}"
+
+
+def timeline(history: Iterable[Event]) -> str:
+    """One line an event, under a line for each day; times are UTC."""
+    text, day = "", ""
+    for event in history:
+        if event.at[:10] != day:
+            day = event.at[:10]
+            text += f"timeline    {day} UTC\n"
+        text += escape(_event_line(event)) + "\n"
+    return text
 
 
 def _why(op: Operation) -> str:
@@ -104,7 +164,7 @@ def _left(op: Operation) -> str:
     if not sent:
         return f"nothing: {len(op.attempts)} attempt(s), none dispatched"
     last = sent[-1]
-    return f"{len(sent)} of {len(op.attempts)} attempt(s) dispatched, the last at {last.dispatched_at}"
+    return f"{len(sent)} of {len(op.attempts)} attempt(s) dispatched, the last at {str(last.dispatched_at)[:19]}Z"
 
 
 def _proof(op: Operation) -> str:
@@ -126,8 +186,8 @@ def _event_line(event: Event) -> str:
         "session.opened": ("agent", "user"),
         "intent.created": ("summary",),
         "attempt.opened": ("number", "retry_of_attempt_id", "retry_reason", "retry_decision", "budget_remaining"),
-        "attempt.dispatched": ("generation", "ground", "store_id"),
-        "boundary.seen": ("boundary", "seen_by", "record_id", "sync"),
+        "attempt.dispatched": ("generation", "ground"),
+        "boundary.seen": ("boundary", "seen_by", "sync"),
         "response.lost": ("detail",),
         "response.received": ("kind", "code", "host_state", "detail"),
         "attempt.closed": ("dispatch_state", "boundary", "code", "detail"),
@@ -141,9 +201,9 @@ def _event_line(event: Event) -> str:
     }.get(event.type, tuple(values))
     facts = " ".join(f"{name}={_fact(values[name])}" for name in picked if values.get(name) is not None)
     who = f" {event.attempt_id[-8:]}" if event.attempt_id else ""
-    return f"{event.seq:>7} {event.at[11:23]}{who:9} {event.type:22} {facts}"
+    return f"{event.seq:>7} {event.at[11:23]}{who:9} {event.type:22} {facts}".rstrip()
 
 
 def _fact(value: object) -> str:
-    text = str(value)
+    text = _cut(str(value), 120)
     return f"“{text}”" if " " in text else text
