@@ -5,37 +5,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import TypeVar
 
-from sshop import errors, reconcile
+from sshop import errors, probe, reconcile
 from sshop.attempt import Trial
 from sshop.conversation import Line
 from sshop.core import admission, events, recovery
 from sshop.core import command as commands
-from sshop.core.admission import Way
-from sshop.core.operation import Category, Operation, Refusal, State
+from sshop.core.admission import Admission, Way
+from sshop.core.operation import Category, Operation, Refusal, RetryDecision, State
 from sshop.core.recovery import Recovery, Situation, Step
 from sshop.core.value import Value, replace
+from sshop.ending import REFUSAL_EXIT, exit_name, of_another_ledger
+from sshop.question import ask, question
 from sshop.runner import Runner
 from sshop.world import Answer, Grounds, Intent, World
 
-NOT_SENT_TRIES = 5
-FIRST_PAUSE, LONGEST_PAUSE = 0.5, 20.0
+T = TypeVar("T")
 
-# Which exit an operation's refusal gives where it was dispatched; 5 wins over what is not here (DESIGN section 7).
-REFUSAL_EXIT: dict[str, str] = {
-    Refusal.STORE_CHANGED: "store",
-    Refusal.STORE_ROLLED_BACK: "store",
-    Refusal.MARKER_UNREADABLE: "store",
-    Refusal.MARKER_EXPIRED: "store",
-    Refusal.FENCED: "fenced",
-    Refusal.KEY_CONFLICT: "key_conflict",
-    Refusal.NOT_THE_OWNER: "not_owner",
-    Refusal.UNRESOLVED_TWIN: "twin",
-    Refusal.SUBJECT_HAS_UNKNOWN: "twin",
-    Refusal.APPROVAL_REQUIRED: "approval",
-    Refusal.POLICY_FORBIDS: "policy",
-}
+NOT_SENT_TRIES = 5
+UNCHECKED = "the secrets of this request cannot be compared with those of the operation; nothing ran"
+# An attempt that ended so would end so again.
+FINAL_EXITS = frozenset(["not_sent", "store", "twin", "not_owner", "key_conflict", "fenced"])
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 20.0
 
 
 class Mode(Value):
@@ -63,15 +57,44 @@ class Course:
         self._runner = Runner(world)
         self._command, self._watch = command, watch
         self.operation_id: str | None = None
+        self._secret_unchecked = False
         self._tries = 0
+        self._runs = 0
         self._started: float | None = None
 
     async def run(self, intent: Intent) -> Answer:
-        """`sshop run`: declare, attempt, and recover as far as the mode allows. Raises `Refused`, `LedgerError`."""
+        """`sshop run`: declare, attempt, and recover as far as the mode allows. A cancellation detaches.
+
+        Raises `Refused`; `LedgerError` where nothing was dispatched.
+        """
         admitted, attempt_id = self._runner.declare(intent)
-        operation = _present(admitted.operation)
-        self.operation_id = operation.operation_id
+        self.operation_id = _present(admitted.operation).operation_id
         self._command = intent.command
+        return await self._guarded(self._admitted(admitted, attempt_id))
+
+    async def _guarded(self, way: Coroutine[None, None, Answer]) -> Answer:
+        """What the ledger knows is the answer where the call is told to stop, and where the ledger itself fails after
+        something was dispatched.
+        """
+        known = self._world.operation(_present(self.operation_id))
+        try:
+            return await way
+        except asyncio.CancelledError:
+            operation = self._world.operation(known.operation_id)
+            answer = Answer(operation, left=True)
+            ends = "what runs on the host goes on" if operation.dispatched else "nothing was sent"
+            answer.fail("unknown" if operation.dispatched else "not_sent", "interrupted", f"told to stop; {ends}")
+            return self._with_exit(answer)
+        except errors.LedgerError as error:
+            if not known.dispatched and not self._runs:
+                raise
+            hint = "mend the ledger, then `sshop reconcile` the operation"
+            return Answer(known).fail("unknown", error.code, error.message, hint)
+
+    async def _admitted(self, admitted: Admission, attempt_id: str | None) -> Answer:
+        operation = _present(admitted.operation)
+        if admitted.secret_unchecked:
+            return await self._with_secret_unchecked(operation, admitted.way)
         if attempt_id is not None:
             grounds = Grounds(generation=max(1, operation.generation))
             return await self.settle(await self._attempt(operation, attempt_id, grounds))
@@ -81,10 +104,30 @@ class Course:
             return await self.settle(await self._attach(operation))
         return await self.settle(Answer(operation))
 
+    async def _with_secret_unchecked(self, operation: Operation, way: Way) -> Answer:
+        """Its secrets were fingerprinted under another key: what is known is answered, and nothing runs."""
+        self._secret_unchecked = True
+        if way is Way.ANSWER:
+            return await self._stored(operation)
+        answer = Answer(operation)
+        if operation.dispatched and operation.category != Category.READ_ONLY:
+            answer = await self._look(operation)
+        if answer.operation is not None and answer.operation.resolved:
+            return await self._close(answer)
+        answer.fail("key_conflict", "secret_unchecked", UNCHECKED, "a new operation (leave out --op) may run it")
+        return self._with_exit(answer)
+
     async def replay(self, operation: Operation) -> Answer:
-        """Reconcile, then go on as the table allows. Raises `Refused` (`not_the_owner`), `LedgerError`."""
+        """Reconcile, then go on as the table allows. A cancellation detaches.
+
+        Raises `Refused` (`not_the_owner`); `LedgerError` where nothing was dispatched.
+        """
+        self.operation_id = operation.operation_id
+        return await self._guarded(self._replayed(operation))
+
+    async def _replayed(self, operation: Operation) -> Answer:
         if operation.resolved:
-            return Answer(operation)
+            return self._with_exit(Answer(operation))
         if admission.live_attempt(operation, self._world.alive) is not None:
             raise errors.Refused(
                 Refusal.NOT_THE_OWNER,
@@ -100,6 +143,7 @@ class Course:
 
     async def settle(self, answer: Answer) -> Answer:
         """Go by the table until the operation is resolved, a person is needed, or the mode ends."""
+        heard = False  # the last step was a look that was answered
         while not self._finished(answer):
             operation = _present(answer.operation)
             known = Situation.TEMPORARY if answer.temporary else recovery.situation(operation, answer.lost_store)
@@ -110,25 +154,30 @@ class Course:
             if row.step is Step.PROBE:
                 if self._mode.recover == "none":
                     break
-                if await reconcile.probe_condition(self._world, self._line, operation):
+                if await probe.probe_condition(self._world, self._line, operation, self._command):
                     answer = Answer(self._world.operation(operation.operation_id))
                 else:
                     answer = self._stopped(operation, answer, recovery.PROBED_IN_VAIN[known])
                 break
+            if heard and row.step is Step.LOOK:
+                break  # the host said what it knows
             if not self._allowed(operation, known, row):
                 break
-            if not await self._pause(answer):
+            if not await self._pause(answer, row):
                 break
             answer = await self._go_on(operation, row, answer)
+            heard = row.step is Step.LOOK and not answer.retry
         return await self._close(answer)
 
     def _finished(self, answer: Answer) -> bool:
         operation = answer.operation
         if operation is None or operation.resolved or answer.left:
             return True
-        if answer.exit in ("not_sent", "store", "twin") and not answer.retry and answer.lost_store is None:
+        if answer.code is not None and answer.code.startswith("ledger"):
             return True
-        return answer.code is not None and answer.code.startswith("ledger")
+        if answer.lost_store is not None and operation.dispatched:
+            return False  # a probe may still tell, else the table names what stops it
+        return answer.exit in FINAL_EXITS and not answer.retry
 
     def _allowed(self, operation: Operation, known: Situation, row: Recovery) -> bool:
         """Whether the mode lets this step be taken in this call."""
@@ -137,15 +186,23 @@ class Course:
         harmless = known is Situation.NOTHING_DISPATCHED or operation.category == Category.READ_ONLY
         return row.step is Step.LOOK or self._mode.recover == "auto" or harmless
 
-    async def _pause(self, answer: Answer) -> bool:
-        """Space tries out, with jitter; False where this call has had enough of them."""
-        if not answer.retry:
+    async def _pause(self, answer: Answer, row: Recovery) -> bool:
+        """Space tries out, with jitter; False where this call has had enough of those that were not sent.
+
+        What was dispatched and lost is looked at without delay, and what a look then allows follows at once.
+        """
+        if answer.retry:
+            self._tries += 1
+            if self._tries >= self._mode.tries:
+                return False
+            step = self._tries
+        elif row.step is Step.RUN and (answer.temporary or row.decision is RetryDecision.READ_ONLY):
+            step = self._runs
+        else:
             return True
-        self._tries += 1
-        if self._tries >= self._mode.tries:
-            return False
-        pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (self._tries - 1))
-        await self._world.clock.sleep(pause * (0.5 + self._world.ids.jitter()))
+        if step > 0:
+            pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (step - 1))
+            await self._world.clock.sleep(pause * (0.5 + self._world.ids.jitter()))
         return True
 
     async def _go_on(self, operation: Operation, row: Recovery, answer: Answer) -> Answer:
@@ -184,12 +241,15 @@ class Course:
             watch=self._watch,
         )
         answer = await trial.run()
+        if answer.operation is not None and answer.operation.dispatched:
+            self._runs += 1
         if answer.code == "response_lost":
             answer.retry = False  # the next step is a look, whose own failures are counted
         return answer
 
     async def _look(self, operation: Operation) -> Answer:
-        return await reconcile.look(self._world, self._line, operation, wait_s=self._left())
+        final = self._mode.recover != "auto" or operation.dispatch_count >= operation.budget
+        return await reconcile.look(self._world, self._line, operation, wait_s=self._left(), final=final)
 
     def _left(self) -> float | None:
         if self._mode.wait_s is None:
@@ -225,9 +285,8 @@ class Course:
         result = operation.result
         wanted = result is not None and operation.category != Category.READ_ONLY
         if wanted and result is not None and result.stdout_bytes + result.stderr_bytes > 0:
-            request = reconcile.question(self._world, operation, "inquire", wait_s=0)
-            heard = await reconcile.ask(self._line, request)
-            if heard.frame is not None and heard.frame.word == "result":
+            heard = await ask(self._line, question(self._world, operation, "inquire", wait_s=0), patience=30)
+            if heard.frame is not None and heard.frame.word == "result" and heard.frame.get("rec") == result.record_id:
                 answer.stdout, answer.stderr = heard.stdout, heard.stderr
         elif wanted:
             answer.stdout = answer.stderr = b""
@@ -255,43 +314,18 @@ class Course:
             self._world.append([self._world.draft(body, operation.operation_id)])
             answer.operation = operation = self._world.operation(operation.operation_id)
         if operation is not None and operation.state == State.SUCCEEDED and operation.contract == "unchecked":
-            answer.operation = await reconcile.verify(self._world, self._line, operation)
+            answer.operation = await probe.verify(self._world, self._line, operation)
         return self._with_exit(answer)
 
     def _with_exit(self, answer: Answer) -> Answer:
+        operation = answer.operation
+        foreign = operation is not None and of_another_ledger(operation)
+        if answer.code is None and operation is not None and operation.resolved and (self._secret_unchecked or foreign):
+            answer.code, answer.message = "secret_unchecked", UNCHECKED
         answer.exit = exit_name(answer)
         return answer
 
 
-def exit_name(answer: Answer) -> str:
-    """Which exit an answer gives: of the operation, not of its last attempt (DESIGN section 7)."""
-    operation = answer.operation
-    if operation is None:
-        return answer.exit or "fault"
-    match operation.state:
-        case State.SUCCEEDED:
-            return "failed" if operation.contract == "violated" else "succeeded"
-        case State.FAILED:
-            return "failed"
-        case State.DUPLICATE:
-            return "duplicate"
-        case State.CANCELLED:
-            return {"key_conflict": "key_conflict", "host_refused": "not_sent"}.get(
-                operation.resolved_by or "", "fenced"
-            )
-        case _:
-            pass
-    if not operation.dispatched:
-        return answer.exit or "not_sent"
-    if answer.exit in ("key_conflict", "store", "not_owner", "fenced", "duplicate"):
-        return answer.exit
-    if operation.host_state == "running" or answer.exit == "running":
-        return "running"
-    if operation.host_state == "never_started" and answer.exit in ("not_sent", "approval", "policy"):
-        return answer.exit
-    return "unknown"
-
-
-def _present(operation: Operation | None) -> Operation:
-    assert operation is not None
-    return operation
+def _present(value: T | None) -> T:
+    assert value is not None
+    return value

@@ -116,6 +116,7 @@ class Runner:
             owner_machine=me.machine,
             contract=lifecycle.contract_at_birth(declared=intent.terms.verify is not None),
             terms=intent.terms.to_json(),
+            brought=intent.operation_id is not None,
         )
 
     def take_over(self, operation: Operation) -> list[Draft]:

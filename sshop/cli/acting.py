@@ -18,9 +18,10 @@ from sshop.cli.report import Reporter, write, write_json
 from sshop.conversation import Line
 from sshop.core.operation import Operation
 from sshop.core.value import replace
+from sshop.ending import exit_name
 from sshop.intent import intend
 from sshop.ports import Limits
-from sshop.replay import Course, Mode, exit_name
+from sshop.replay import Course, Mode
 from sshop.world import Answer, World
 
 

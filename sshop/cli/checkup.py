@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from sshop import errors, reconcile
+from sshop import errors, question
 from sshop.bootstrap import App
 from sshop.cli import acting
 from sshop.cli.commands import Options
@@ -249,7 +249,7 @@ async def _run(world: World, line: Line, *argv: str) -> tuple[int | None, str]:
         timeout_s=10,
         inline_bytes=4096,
     )
-    heard = await reconcile.ask(line, request, patience=20)
+    heard = await question.ask(line, request, patience=20)
     if heard.frame is None or heard.frame.word != "result":
         said = heard.frame.message if heard.frame else str(heard.error or "no answer")
         return None, said or "no answer"

@@ -23,8 +23,13 @@ class Way(StrEnum):
 
 
 class Admission(Value):
+    """`secret_unchecked`: the secrets cannot be compared with the operation's, so that it may be answered and looked
+    at, and nothing runs.
+    """
+
     way: Way
     operation: Operation | None = None
+    secret_unchecked: bool = False
 
 
 class Call(Value):
@@ -69,7 +74,8 @@ def by_id(existing: Operation | None, call: Call, alive: Callable[[Attempt], boo
             "key_conflict", f"operation {name} had other secret values", operation_id=name,
             hint="a changed secret is a changed request, hence a new operation",
         )  # fmt: skip
-    return _way(existing, alive)
+    found = _way(existing, alive)
+    return found if same_key else Admission(found.way, existing, secret_unchecked=True)
 
 
 def _way(existing: Operation, alive: Callable[[Attempt], bool]) -> Admission:
@@ -77,7 +83,9 @@ def _way(existing: Operation, alive: Callable[[Attempt], bool]) -> Admission:
         return Admission(Way.ATTACH, existing)
     if existing.resolved:
         return Admission(Way.ANSWER, existing)
-    if existing.category == Category.READ_ONLY or not existing.dispatched:
+    if not existing.dispatched:
+        return Admission(Way.ATTEMPT, existing)
+    if existing.category == Category.READ_ONLY and existing.dispatch_count < existing.budget:
         return Admission(Way.ATTEMPT, existing)
     return Admission(Way.SETTLE, existing)
 

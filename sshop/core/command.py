@@ -98,7 +98,7 @@ class Command(Value):
         object.__setattr__(self, "env", tuple(sorted(self.env)))
         object.__setattr__(self, "secrets", tuple(sorted(self.secrets, key=lambda item: item[0])))
         for place, element in self.elements():
-            size = 0
+            size = len(place.removeprefix("variable")) if place.startswith("variable ") else 0  # with `NAME=`
             for piece in element:
                 body = piece.value.value if piece.value else piece.text
                 size += len(body)

@@ -37,7 +37,9 @@ class SessionOpened(Body):
 
 
 class IntentCreated(Body):
-    """`command` is `command.to_json`; `owner` names the session that owns it, with its process."""
+    """`command` is `command.to_json`; `owner` names the session that owns it, with its process; `brought`: the caller
+    named the ID, so that another ledger may know it too.
+    """
 
     type = "intent.created"
     account: dict[str, Any]
@@ -63,6 +65,7 @@ class IntentCreated(Body):
     contract: str
     terms: dict[str, Any]
     supersedes: str | None = None
+    brought: bool = False
 
 
 class AttemptOpened(Body):

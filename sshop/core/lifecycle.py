@@ -29,11 +29,10 @@ from sshop.core.operation import (
 # The fields of an operation that an event changes, by name.
 Changes = dict[str, object]
 
-# What a dispatched and unresolved operation is called, by what the host was last seen to say of it.
+# What a dispatched and unresolved operation is called, by what the host was last seen to say of it (MARKER_STATES).
 HOST_STATE: dict[str | None, State] = {
     None: State.UNKNOWN,
     "running": State.OPEN,
-    "claimed": State.UNKNOWN,
     "absent": State.UNKNOWN,
     "never_started": State.UNKNOWN,
     "interrupted": State.UNKNOWN,
@@ -97,6 +96,7 @@ def _created(event: Event, body: events.IntentCreated) -> Operation:
         new=body.new,
         contract=body.contract,
         supersedes=body.supersedes,
+        brought=body.brought,
     )
 
 
@@ -110,7 +110,7 @@ def _step(operation: Operation, event: Event) -> Changes:
                 event,
                 dispatched_at=event.at,
                 generation=body.generation,
-                boundary=Boundary.REQUEST_SENT,
+                boundary=further(attempt_of(operation, event.attempt_id).boundary, Boundary.REQUEST_SENT),
                 boundary_seen_by="runner",
                 store_id=body.store_id,
                 host_key=body.host_key,
@@ -251,7 +251,8 @@ def _observed(operation: Operation, host_state: str | None, *, dispatched: bool)
     """What is said of an operation after the host said something of it, or nothing."""
     if operation.resolved:
         return {}
-    return {"host_state": host_state, "state": HOST_STATE[host_state] if dispatched else State.OPEN}
+    said = HOST_STATE.get(host_state, State.UNKNOWN)
+    return {"host_state": host_state, "state": said if dispatched else State.OPEN}
 
 
 def _received(operation: Operation, event: Event, body: events.ResponseReceived) -> Changes:

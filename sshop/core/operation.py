@@ -52,6 +52,11 @@ class Boundary(StrEnum):
 
 BOUNDARY_ORDER = tuple(Boundary)
 
+# What a guard may say of the newest marker of an operation (docs/PROTOCOL.md section 6). Other words prove nothing.
+MARKER_STATES = frozenset(
+    ["absent", "unreadable", "fenced", "expired", "exited", "running", "never_started", "interrupted"]
+)
+
 
 class State(StrEnum):
     OPEN = "open"
@@ -316,10 +321,16 @@ class Operation(Value):
     superseded_by: str | None = None
     decisions: int = 0
     attempts: tuple[Attempt, ...] = ()
+    brought: bool = False
 
     @property
     def resolved(self) -> bool:
         return self.state in RESOLVED
+
+    @property
+    def minted_here(self) -> bool:
+        """Whether this ledger minted its ID, so that nobody else can have dispatched it."""
+        return is_minted(self.operation_id) and not self.brought
 
     @property
     def dispatched(self) -> bool:

@@ -5,14 +5,15 @@ No answer is no proof: only a framed answer makes an operation succeeded, failed
 
 from __future__ import annotations
 
-from sshop.core.operation import Category, DispatchState, Refusal, Result, State, is_minted
+from sshop.core.operation import MARKER_STATES, Category, DispatchState, Refusal, Result, State
 from sshop.core.value import Value, replace
 
 
 class Denial(Value):
     """What a refusal code of the guard (docs/PROTOCOL.md section 9) means.
 
-    `nothing_claimed`: nothing of this request stands on the host, so that the attempt counts as not dispatched.
+    `nothing_claimed`: it claimed nothing and no marker of the operation stands, so that the attempt counts as not
+    dispatched (DESIGN section 3).
     `exit` is the exit code's name in `sshop.cli.exit_codes`.
     """
 
@@ -37,12 +38,12 @@ DENIALS: dict[str, Denial] = {
     "no_tool": Denial(_ERROR, True, None, None, "not_sent"),
     "store_changed": Denial(_ERROR, True, None, Refusal.STORE_CHANGED, "store"),
     "rolled_back": Denial(_ERROR, True, None, Refusal.STORE_ROLLED_BACK, "store"),
-    "expired": Denial(_ANSWER, True, "expired", Refusal.MARKER_EXPIRED, "store"),
+    "expired": Denial(_ANSWER, False, "expired", Refusal.MARKER_EXPIRED, "store"),
     "key_conflict": Denial(_ANSWER, True, None, Refusal.KEY_CONFLICT, "key_conflict"),
-    "fenced": Denial(_ANSWER, True, "fenced", Refusal.FENCED, "fenced"),
+    "fenced": Denial(_ANSWER, False, "fenced", Refusal.FENCED, "fenced"),
     "unresolved_twin": Denial(_ERROR, True, None, Refusal.UNRESOLVED_TWIN, "twin"),
-    "unreadable": Denial(_ANSWER, True, "unreadable", Refusal.MARKER_UNREADABLE, "store"),
-    "interrupted": Denial(_ANSWER, True, "interrupted", None, "unknown"),
+    "unreadable": Denial(_ANSWER, False, "unreadable", Refusal.MARKER_UNREADABLE, "store"),
+    "interrupted": Denial(_ANSWER, False, "interrupted", None, "unknown"),
     "weak_grade": Denial(_ERROR, True, None, None, "store"),
     "no_become": Denial(_ERROR, True, None, None, "not_sent"),
     "condition_failed": Denial(_ERROR, False, "never_started", None, "not_sent"),
@@ -52,16 +53,25 @@ DENIALS: dict[str, Denial] = {
 }
 UNLISTED = Denial(_ERROR, False, None, None, "unknown")
 
+# Refusals in which the state that the guard names is not this operation's, or not this store's.
+_OF_ANOTHER = frozenset(["key_conflict", "store_changed", "rolled_back"])
+
+
+def marker_state(word: str | None) -> str | None:
+    """The state that a guard named, None where this version knows no such word: then it proves nothing."""
+    return word if word in MARKER_STATES else None
+
 
 def denial(code: str, *, claim: str | None, host_state: str | None) -> Denial:
-    """The row of a code, corrected by what the answer says of claim and marker: a claim that stands is dispatched, and
-    a code that this version does not know proves nothing.
+    """The row of a code, corrected by what the answer says of claim and marker: a claim or marker that stands is
+    dispatched, and a code that this version does not know proves nothing.
     """
     row = DENIALS.get(code, UNLISTED)
     if claim is not None and claim != "none":
         row = replace(row, nothing_claimed=False)
-    if row.host_state is None and host_state is not None:
-        row = replace(row, host_state=host_state)
+    said = marker_state(host_state)
+    if said is not None and row.host_state is None and code not in _OF_ANOTHER:
+        row = replace(row, host_state=said, nothing_claimed=row.nothing_claimed and said == "absent")
     return row
 
 
@@ -121,12 +131,12 @@ def of_result(
     return Verdict(State.FAILED, "result", f"the host recorded exit status {status}", temporary)
 
 
-def of_denial(code: str, operation_id: str, *, dispatched_before: bool, minted_here: bool, generation: int) -> Verdict:
+def of_denial(code: str, *, dispatched_before: bool, minted_here: bool, generation: int) -> Verdict:
     """What a refusal of the guard settles. Source: DESIGN section 4 (fence, horizon)."""
     match code:
         case "fenced" if generation <= 1:
             return Verdict(State.CANCELLED, "fence", "the operation was fenced before it ran; it never will")
-        case "expired" if minted_here and is_minted(operation_id) and not dispatched_before:
+        case "expired" if minted_here and not dispatched_before:
             return Verdict(State.CANCELLED, "host_refused", "its ID is older than the host's horizon; it never ran")
         case "key_conflict" if not dispatched_before:
             return Verdict(State.CANCELLED, "key_conflict", "the ID belongs to another request on the host")

@@ -50,6 +50,11 @@ class Request(Value):
     follow: bool = False
 
 
+# The verbs whose request carries the command. All others name it by its fingerprint alone: they need neither its
+# standard input nor its secrets, and the guard waits for neither.
+CARRYING = ("run", "probe")
+
+
 def head(request: Request) -> bytes:
     """The lines up to and with `?`."""
     lines: list[str] = [f"{VERSION} {request.nonce} {request.verb}"]
@@ -87,14 +92,16 @@ def head(request: Request) -> bytes:
     if request.stream is not None:
         lines.append(f"O {request.stream} {request.offset} {'-' if request.length is None else request.length}")
     text = "".join(line + "\n" for line in lines).encode()
-    if request.command is not None:
+    if request.command is not None and request.verb in CARRYING:
         text += commands.wire_frames(request.command)
     return text + b"?\n"
 
 
 def rest(request: Request) -> bytes:
     """The secret values, between the guard's first line and standard input."""
-    return b"" if request.command is None else commands.secret_frames(request.command)
+    if request.command is None or request.verb not in CARRYING:
+        return b""
+    return commands.secret_frames(request.command)
 
 
 def stdin_header(length: int) -> bytes:
@@ -124,7 +131,7 @@ class Frame(Value):
         value = self.get(key)
         if value is None:
             return None
-        if not re.fullmatch(r"-?[0-9]{1,18}", value):
+        if not re.fullmatch(r"-?[0-9]{1,15}", value):
             raise errors.ProtocolError(f"the guard's `{self.word}` line has no number in {key}: {value[:40]!r}")
         return int(value)
 
@@ -138,6 +145,7 @@ class Reader:
         self._pending: Frame | None = None
         self._wanted = 0
         self._noise = bytearray()
+        self._skipping = False
         self.framed = False
 
     @property
@@ -160,12 +168,17 @@ class Reader:
                 continue
             end = self._buffer.find(b"\n")
             if end < 0:
-                if len(self._buffer) > _LINE_LIMIT and not self._buffer.startswith(self._mark):
-                    self._keep_noise(bytes(self._buffer))
-                    self._buffer.clear()
+                if len(self._buffer) > _LINE_LIMIT:
+                    self._break_off()
                 return frames
             line = bytes(self._buffer[:end])
             del self._buffer[: end + 1]
+            if self._skipping:
+                self._skipping = False
+                continue
+            if end > _LINE_LIMIT:
+                self._refuse_long(line)
+                line = line[:_LINE_LIMIT]
             if not line.startswith(self._mark):
                 self._keep_noise(line + b"\n")
                 continue
@@ -173,9 +186,23 @@ class Reader:
             frame = _parse(line[len(self._mark) :])
             if frame.word == "data":
                 self._wanted = frame.integer("bytes") or 0
+                if self._wanted < 0:
+                    raise errors.ProtocolError("the guard's data has less than no bytes")
                 self._pending = frame
             else:
                 frames.append(frame)
+
+    def _break_off(self) -> None:
+        """Keep the beginning of a line that never ends, and pass over the rest of it."""
+        if not self._skipping:
+            self._refuse_long(self._buffer)
+            self._keep_noise(bytes(self._buffer[:_LINE_LIMIT]) + b"\n")
+        self._skipping = True
+        self._buffer.clear()
+
+    def _refuse_long(self, line: bytes | bytearray) -> None:
+        if line.startswith(self._mark):
+            raise errors.ProtocolError(f"the guard's line is longer than {_LINE_LIMIT:,} bytes")
 
     def _keep_noise(self, line: bytes) -> None:
         if line.strip() and len(self._noise) < _NOISE_LIMIT:

@@ -7,7 +7,16 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from sshop.core.operation import Category, Effect, Operation, Refusal, RetryDecision, RetryReason
+from sshop.core.operation import (
+    MARKER_STATES,
+    Category,
+    DispatchState,
+    Effect,
+    Operation,
+    Refusal,
+    RetryDecision,
+    RetryReason,
+)
 from sshop.core.value import Value
 
 
@@ -54,6 +63,11 @@ def effective_category(category: str, effects: tuple[str, ...]) -> Category:
     if category in (Category.READ_ONLY, Category.CONVERGENT) and {Effect.FINANCIAL, Effect.NOTIFICATION} & set(effects):
         return Category.APPEND_ONLY
     return Category(category)
+
+
+def repeatable(operation: Operation) -> bool:
+    """Whether a status that declares that nothing was done leads to another run of it."""
+    return effective_category(operation.category, operation.effects) in (Category.READ_ONLY, Category.CONVERGENT)
 
 
 def _run(decision: RetryDecision, why: str, step: int = 0, ground: str = "first") -> Recovery:
@@ -107,6 +121,7 @@ PROBED_IN_VAIN: dict[Situation, Recovery] = {
     Situation.UNREADABLE: _UNREADABLE,
     Situation.EXPIRED: _EXPIRED,
     Situation.EXITED: _PERSON,
+    Situation.INTERRUPTED: _stop(Refusal.BUDGET_EXHAUSTED, "all attempts are used up, and the condition does not hold"),
 }
 
 
@@ -116,11 +131,8 @@ def situation(operation: Operation, lost_store: str | None = None) -> Situation:
         return Situation.NOTHING_DISPATCHED
     if lost_store is not None:
         return Situation(lost_store)
-    match operation.host_state:
-        case None | "claimed":
-            return Situation.NO_ANSWER
-        case other:
-            return Situation(other)
+    state = operation.host_state
+    return Situation(state) if state in MARKER_STATES else Situation.NO_ANSWER
 
 
 def decide(operation: Operation, known: Situation, *, budget: int | None = None) -> Recovery:
@@ -131,6 +143,8 @@ def decide(operation: Operation, known: Situation, *, budget: int | None = None)
     row = TABLE[known][effective_category(operation.category, operation.effects)]
     limit = operation.budget if budget is None else budget
     if row.step is Step.RUN and known is not Situation.NOTHING_DISPATCHED and operation.dispatch_count >= limit:
+        if row is _CONVERGE and known is Situation.INTERRUPTED:
+            return _PROBE  # it needs no attempt to see whether the condition holds by now
         return _stop(Refusal.BUDGET_EXHAUSTED, f"all {limit} attempts of the operation are used up")
     return row
 
@@ -151,6 +165,6 @@ def reason(operation: Operation, *, operator: bool = False) -> RetryReason:
     last = operation.latest
     if last is not None and last.response in REASONS:
         return REASONS[last.response]
-    if last is None or not operation.dispatched:
+    if last is None or not operation.dispatched or last.dispatch_state == DispatchState.NOT_SENT:
         return RetryReason.CONNECTION_NOT_ESTABLISHED
     return RetryReason.RESPONSE_LOST

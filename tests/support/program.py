@@ -20,9 +20,10 @@ from sshop.bootstrap import App
 from sshop.cli import document, exit_codes
 from sshop.conversation import Line
 from sshop.core.operation import Operation
+from sshop.ending import exit_name
 from sshop.intent import intend
 from sshop.ports import Limits, Transport
-from sshop.replay import Course, Mode, exit_name
+from sshop.replay import Course, Mode
 from sshop.world import Answer, World
 
 # A test's commands, by what an unknown outcome may lead to. Each counts itself in `path` first and then goes on with
