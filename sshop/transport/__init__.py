@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING
 
 from sshop.core.operation import Account
 from sshop.ports import Limits
-from sshop.transport import client_config
+from sshop.transport import client_config, known_hosts
 
 if TYPE_CHECKING:
+    import asyncio
+    import socket
+
     from sshop.transport.ssh import SshConnection
 
 
@@ -53,11 +56,29 @@ class SshTransport:
         """
         word = client_config.parse_host(account.host)
         found = self._look_up(client_config.HostWord(word.name, account.user, account.port), account.address)
+        pinned = self._pinned.get(account.host)
+        trust = known_hosts.read_trust(found, None if pinned is None else tuple(pinned))
+        opening: asyncio.Future[socket.socket] | None = None
+        if not found.proxy_jump and not found.proxy_command:
+            opening = await _set_out(found)
         from sshop.transport import ssh
 
-        pinned = self._pinned.get(account.host)
-        pins = None if pinned is None else tuple(pinned)
-        return await ssh.connect(found, limits, self._look_up, self._environ, pinned=pins)
+        return await ssh.connect(found, limits, self._look_up, self._environ, trust=trust, opening=opening)
 
     def _look_up(self, word: client_config.HostWord, address: str | None = None) -> client_config.HostConfig:
         return client_config.look_up(word, address=address, file=self._ssh_config, environ=self._environ)
+
+
+async def _set_out(found: client_config.HostConfig) -> asyncio.Future[socket.socket]:
+    """A TCP connection on its way: sshd forks and greets while the SSH library is imported."""
+    import asyncio
+
+    from sshop.transport import line
+
+    opening = asyncio.ensure_future(line.open_tcp(found))
+    try:
+        await asyncio.sleep(0)
+    except asyncio.CancelledError:
+        opening.cancel()
+        raise
+    return opening

@@ -37,19 +37,21 @@ from sshop.transport.keys import PublicKey
 from sshop.transport.known_hosts import Trust, read_trust
 
 # asyncssh looks for liboqs and libnettle through find_library, which starts eleven child processes. What they would add
-# (sntrup761, umac) is not used here. Nor are X.509 certificates, which OpenSSH does not know: asyncssh goes without them
-# where their module cannot be imported, and 20 ms of every start go with it.
-_X509 = "asyncssh.crypto.x509"
+# (sntrup761, umac) is not used here. Nor are X.509 certificates, which OpenSSH does not know, GSSAPI, and hardware
+# tokens but through the agent: asyncssh goes without them where their modules cannot be imported, and a quarter of the
+# time that it takes goes with them.
+_UNUSED = ("asyncssh.crypto.x509", "gssapi", "pkcs11", "fido2", "ifaddr")
 _find_library = ctypes.util.find_library
+_absent = [name for name in _UNUSED if name not in sys.modules]
 ctypes.util.find_library = lambda name: None  # noqa: ARG005 - the signature is the standard library's
-sys.modules.setdefault(_X509, None)  # type: ignore[arg-type]
+sys.modules.update(dict.fromkeys(_absent))  # type: ignore[arg-type]
 try:
     import asyncssh
     from asyncssh import encryption, kex, mac, public_key
 finally:
     ctypes.util.find_library = _find_library
-    if sys.modules.get(_X509) is None:
-        del sys.modules[_X509]
+    for _name in _absent:
+        del sys.modules[_name]
 
 # A handshake that costs little goes first; sshd's own favourite costs 70 ms of processor time more.
 _KEX = [
@@ -98,27 +100,67 @@ async def connect(
     look_up: LookUp,
     environ: Mapping[str, str],
     *,
-    pinned: tuple[str, ...] | None = None,
+    trust: Trust | None = None,
+    opening: asyncio.Future[socket.socket] | None = None,
     depth: int = 0,
 ) -> SshConnection:
     """A logged-in connection to the host of this configuration, through its jump hosts.
 
-    Raises a `NotSent`.
+    `opening` is a TCP connection that is on its way. Raises a `NotSent`.
     """
-    trust = read_trust(config, pinned)
-    jump = await _connect_jump(config, limits, look_up, environ, depth)
+    trust = trust or read_trust(config)
+    way = _Way(opening=opening)
     try:
+        way.jump = await _connect_jump(config, limits, look_up, environ, depth)
         try:
-            return await _log_in(config, limits, environ, trust, jump, certificates=trust.has_authority)
+            return await _log_in(config, limits, environ, trust, way, certificates=trust.has_authority)
         except HostKeyRefused as refused:
             # as ssh: a certificate that is no good says nothing against the bare key
             if not refused.reason.startswith(("authority_unknown", "certificate")) or not trust.algorithms:
                 raise
-            return await _log_in(config, limits, environ, trust, jump, certificates=False)
+            return await _log_in(config, limits, environ, trust, way, certificates=False)
     except BaseException:
-        if jump is not None:
-            await jump.close()
+        await way.close()
         raise
+
+
+class _Way:
+    """How the bytes get there: through a jump host, by a ProxyCommand, or over TCP."""
+
+    def __init__(self, *, opening: asyncio.Future[socket.socket] | None = None) -> None:
+        self.opening = opening
+        self.jump: SshConnection | None = None
+        self.proxy: line.ProxyCommand | None = None
+
+    async def dial(self, config: HostConfig, environ: Mapping[str, str]) -> socket.socket | None:
+        """A fresh socket, to be closed by whoever takes it; None where a jump host carries the bytes."""
+        if self.jump is not None:
+            return None
+        if config.proxy_command:
+            self.proxy = line.ProxyCommand(config.proxy_command, environ)
+            return self.proxy.sock
+        opening, self.opening = self.opening, None
+        return await (opening or line.open_tcp(config))
+
+    async def end_proxy(self) -> str:
+        """End the ProxyCommand; what it said."""
+        proxy, self.proxy = self.proxy, None
+        if proxy is None:
+            return ""
+        said = proxy.said()
+        await proxy.reap()
+        return said
+
+    async def close(self) -> None:
+        if self.opening is not None:
+            self.opening.add_done_callback(
+                lambda done: None if done.cancelled() or done.exception() else done.result().close()
+            )
+            self.opening.cancel()
+        if self.proxy is not None:
+            self.proxy.kill()
+        if self.jump is not None:
+            await self.jump.close()
 
 
 async def _connect_jump(
@@ -146,24 +188,19 @@ async def _log_in(
     limits: Limits,
     environ: Mapping[str, str],
     trust: Trust,
-    jump: SshConnection | None,
+    way: _Way,
     *,
     certificates: bool,
 ) -> SshConnection:
     """One connection, from the first packet to the login, each stretch under its own limit."""
     loop = asyncio.get_running_loop()
     login = _Login(config, trust, environ)
-    proxy: line.ProxyCommand | None = None
+    options = _options(config, trust, limits, certificates=certificates)
     limit = min(limits.connect, config.connect_timeout or limits.connect)
     clock = asyncio.timeout(limit)
     try:
         async with clock:
-            sock: socket.socket | None = None
-            if jump is None and config.proxy_command:
-                proxy = line.ProxyCommand(config.proxy_command, environ)
-                sock = proxy.sock
-            elif jump is None:
-                sock = await line.open_tcp(config)
+            sock = await way.dial(config, environ)
 
             def enter(stage: str, limit: float) -> None:
                 login.stage = stage
@@ -171,17 +208,16 @@ async def _log_in(
 
             login.enter = lambda: enter("login", limits.login)
             enter("handshake", limits.handshake)
-            options = _options(config, trust, limits, certificates=certificates)
             raw = await asyncssh.connect(
                 config.address,
                 config.port,
                 config=None,
                 sock=sock,
-                tunnel=jump.raw if jump else None,
+                tunnel=way.jump.raw if way.jump else None,
                 client_factory=lambda: login,
                 **options,
             )
-        return SshConnection(raw, login, limits, jump, proxy)
+        return SshConnection(raw, login, limits, way.jump, way.proxy)
     except TimeoutError as error:
         stage = login.stage if login.stage in _LATE else "login"
         spent = {"connect": limit, "handshake": limits.handshake, "login": limits.login}[stage]
@@ -190,22 +226,15 @@ async def _log_in(
     except NotSent as error:
         failure = error
     except (asyncssh.Error, OSError, ValueError) as error:
-        failure = login.explain(error, proxied=proxy is not None)
+        failure = login.explain(error, proxied=way.proxy is not None)
         failure.__cause__ = error
-    except BaseException:
-        if proxy is not None:
-            proxy.kill()
-        raise
     finally:
         login.agent_close()
     # the library closes its socket a step after it says so
     await asyncio.sleep(0)
-    if proxy is not None:
-        said = proxy.said()
-        await proxy.reap()
-        if said:
-            failure.message += f" (the ProxyCommand said: {said})"
-            failure.args = (failure.message,)
+    if said := await way.end_proxy():
+        failure.message += f" (the ProxyCommand said: {said})"
+        failure.args = (failure.message,)
     raise failure
 
 
