@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import datetime as dt
 import os
-import random
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from sshop import catalogue, config, errors
+from sshop import config, errors
 from sshop.core import operation
 from sshop.core.operation import Account
-from sshop.core.policy import Host, Policy
-from sshop.ports import Ledger, Limits, Process, Transport
-from sshop.world import World
 
+# What only reads the ledger starts without asyncio, the policy and the transport.
 if TYPE_CHECKING:
+    from sshop.core.policy import Host, Policy
+    from sshop.ports import Ledger, Limits, Process, Transport
     from sshop.transport.survey import Survey
+    from sshop.world import World
 
 DEFAULT_ROOT = "~/.sshop"
 
@@ -34,6 +33,8 @@ class SystemClock:
         return time.monotonic()
 
     async def sleep(self, seconds: float) -> None:
+        import asyncio
+
         await asyncio.sleep(seconds)
 
 
@@ -50,7 +51,7 @@ class SystemIds:
         return os.urandom(16).hex()
 
     def jitter(self) -> float:
-        return random.random()  # noqa: S311 - spacing, not a secret
+        return int.from_bytes(os.urandom(6)) / 2**48
 
 
 class SystemProcesses:
@@ -86,6 +87,8 @@ class App:
     def policy(self) -> Policy:
         """Raises `UsageError`."""
         if self._policy is None:
+            from sshop import catalogue
+
             folder = config.policies_folder(self._environ, self._policies_option)
             self._policy = catalogue.load(folder, config.cache_folder(self._environ))
         return self._policy
@@ -123,6 +126,7 @@ class App:
 
     def world(self, limits: Limits) -> World:
         from sshop.transport import guard
+        from sshop.world import World
 
         clock = SystemClock()
         return World(

@@ -11,7 +11,6 @@ import hashlib
 import os
 import stat
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 from sshop import errors
 from sshop.core.command import STDIN_LIMIT, Secret, Stdin
@@ -69,18 +68,18 @@ def agent_name(environ: Mapping[str, str]) -> str | None:
     return name
 
 
-def _home(environ: Mapping[str, str]) -> Path | None:
+def _home(environ: Mapping[str, str]) -> str | None:
     home = environ.get("HOME")
-    return Path(home) if home and home.startswith("/") else None
+    return home if home and home.startswith("/") else None
 
 
-def _xdg(environ: Mapping[str, str], variable: str, *below_home: str) -> Path | None:
+def _xdg(environ: Mapping[str, str], variable: str, *below_home: str) -> str | None:
     """The XDG folder; a relative one is ignored (XDG base directory specification)."""
     named = environ.get(variable)
     if named and named.startswith("/"):
-        return Path(named)
+        return named
     home = _home(environ)
-    return None if home is None else home.joinpath(*below_home)
+    return None if home is None else os.path.join(home, *below_home)
 
 
 def ledger_location(environ: Mapping[str, str], option: str | None = None) -> str:
@@ -95,35 +94,35 @@ def ledger_location(environ: Mapping[str, str], option: str | None = None) -> st
     state = _xdg(environ, "XDG_STATE_HOME", ".local", "state")
     if state is None:
         raise errors.LedgerError("HOME names no folder, so there is no place for the ledger", hint=hint)
-    folder = state / "sshop"
+    folder = os.path.join(state, "sshop")
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.makedirs(folder, mode=0o700, exist_ok=True)
     except OSError as error:
         raise errors.LedgerError(f"cannot make {folder}: {error.strerror}", hint=hint) from error
-    return str(folder / "ledger.sqlite")
+    return os.path.join(folder, "ledger.sqlite")
 
 
 def cache_folder(environ: Mapping[str, str]) -> str | None:
     """The folder of what can be made again; None where there is no home."""
     cache = _xdg(environ, "XDG_CACHE_HOME", ".cache")
-    return None if cache is None else str(cache / "sshop")
+    return None if cache is None else os.path.join(cache, "sshop")
 
 
-def _data_folder(name: str) -> Path:
+def _data_folder(name: str) -> str:
     """A folder that is shipped: beside the package in a checkout, inside it once installed."""
-    package = Path(__file__).parent
-    inside = package / "_data" / name
-    return inside if inside.is_dir() else package.parent / name
+    package = os.path.dirname(os.path.abspath(__file__))
+    inside = os.path.join(package, "_data", name)
+    return inside if os.path.isdir(inside) else os.path.join(os.path.dirname(package), name)
 
 
 def shipped_policies() -> str:
     """The folder of policies that comes with sshop."""
-    return str(_data_folder("policies"))
+    return _data_folder("policies")
 
 
 def guard_file() -> str:
     """The guard that comes with sshop."""
-    return str(_data_folder("remote_scripts") / "guard.sh")
+    return os.path.join(_data_folder("remote_scripts"), "guard.sh")
 
 
 def policies_folder(environ: Mapping[str, str], option: str | None = None, cwd: str | None = None) -> str:
@@ -134,17 +133,22 @@ def policies_folder(environ: Mapping[str, str], option: str | None = None, cwd: 
     """
     named = option or environ.get("SSHOP_POLICIES")
     if named:
-        if not Path(named, "catalogue").is_dir():
+        if not os.path.isdir(os.path.join(named, "catalogue")):
             raise errors.UsageError(
                 f"no policies at {named}: it holds no folder `catalogue`",
                 hint="--policies and SSHOP_POLICIES name a folder with catalogue/*.yaml in it",
             )
         return named
     with contextlib.suppress(OSError):  # the working folder may be gone or closed to us
-        here = Path(cwd or Path.cwd())
-        for parent in (here, *here.parents):
-            if (parent / "policies" / "catalogue").is_dir():
-                return str(parent / "policies")
+        here = os.path.join(os.getcwd(), cwd or "")
+        while True:
+            found = os.path.join(here, "policies")
+            if os.path.isdir(os.path.join(found, "catalogue")):
+                return found
+            above = os.path.dirname(here)
+            if above == here:
+                break
+            here = above
     return shipped_policies()
 
 
@@ -153,7 +157,8 @@ def policies_folder(environ: Mapping[str, str], option: str | None = None, cwd: 
 
 def _first_line(path: str) -> str:
     try:
-        return Path(path).read_text("utf-8", "replace").split("\n", 1)[0].strip()
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.readline().strip()
     except OSError:
         return ""
 
@@ -163,7 +168,7 @@ def machine() -> str:
     named = _first_line("/etc/machine-id") or "-"
     namespace = "-"
     with contextlib.suppress(OSError):
-        namespace = str(Path("/proc/self/ns/pid").readlink()).strip("pid:[]")
+        namespace = os.readlink("/proc/self/ns/pid").strip("pid:[]")
     return f"{os.uname().nodename}/{named[:12]}/{namespace}"
 
 
@@ -175,9 +180,10 @@ def boot() -> str:
 def process_start(pid: int) -> str | None:
     """The start of a process, unique with its PID on this machine; None where it is gone or a zombie."""
     try:
-        content = Path(f"/proc/{pid}/stat").read_bytes()
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            content = file.read()
     except OSError:
-        return None if Path("/proc/self/stat").exists() else _start_by_ps(pid)
+        return None if os.path.exists("/proc/self/stat") else _start_by_ps(pid)
     fields = content[content.rfind(b")") + 2 :].split()
     if fields[0] in (b"Z", b"X"):
         return None
@@ -279,7 +285,7 @@ def secret_reader(environ: Mapping[str, str], read_stdin: Callable[[], bytes]) -
 
 def _bytes_of(path: str, limit: int) -> bytes:
     try:
-        with open(path, "rb") as file:  # noqa: PTH123 - /dev/stdin and descriptors too
+        with open(path, "rb") as file:
             content = file.read(limit + 1)
     except OSError as error:
         raise errors.InputUnavailable(f"{path} cannot be read: {error.strerror}") from error
@@ -294,7 +300,7 @@ def read_stdin_file(path: str) -> Stdin:
     Raises `InputUnavailable` where it cannot be read, and `UsageError` where it is no plain file or too long.
     """
     try:
-        with open(path, "rb") as file:  # noqa: PTH123
+        with open(path, "rb") as file:
             if stat.S_ISDIR(os.fstat(file.fileno()).st_mode):
                 raise errors.UsageError(f"{path} is a folder")
             content = file.read(STDIN_LIMIT + 1)
@@ -304,4 +310,4 @@ def read_stdin_file(path: str) -> Stdin:
         raise errors.InputUnavailable(f"{path} cannot be read: {error.strerror}") from error
     if len(content) > STDIN_LIMIT:
         raise errors.UsageError(f"{path} is longer than {STDIN_LIMIT:,} bytes")
-    return Stdin(len(content), hashlib.sha256(content).hexdigest(), Secret(content), str(Path(path).absolute()))
+    return Stdin(len(content), hashlib.sha256(content).hexdigest(), Secret(content), os.path.abspath(path))

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING
 
 from sshop import errors
-from sshop.conversation import Line
 from sshop.core import command as commands
 from sshop.core import events
 from sshop.core.events import Draft
 from sshop.core.operation import Account, Attempt, Operation, RetryDecision, RetryReason, Terms
 from sshop.core.value import Value
 from sshop.ports import Clock, Ids, Ledger, Limits, Process, Processes, Transport
+
+if TYPE_CHECKING:
+    from sshop.conversation import Line  # brings asyncio, which what only reads the ledger does without
 
 
 class World(Value):
@@ -38,6 +41,8 @@ class World(Value):
         self.ledger.append(lambda _: drafts)
 
     def line(self, account: Account, root: str) -> Line:
+        from sshop.conversation import Line
+
         return Line(self.transport, account, self.limits, self.guard, root)
 
     def operation(self, operation_id: str) -> Operation:

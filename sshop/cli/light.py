@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from typing import Any, NoReturn
 
 from sshop import errors
@@ -14,6 +15,15 @@ _TYPES = {"text": str, "integer": int, "number": float}
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise errors.UsageError(message, hint=f"{self.prog} --help")
+
+
+def _formatter(prog: str) -> argparse.HelpFormatter:
+    """As wide as the terminal. argparse would ask shutil, and so import three compressors at every start."""
+    try:
+        width = int(os.environ.get("COLUMNS") or os.get_terminal_size().columns)
+    except (ValueError, OSError):
+        width = 80
+    return argparse.HelpFormatter(prog, width=max(40, width - 2))
 
 
 def _add(parser: argparse.ArgumentParser, option: Option) -> None:
@@ -33,7 +43,8 @@ def _add(parser: argparse.ArgumentParser, option: Option) -> None:
 
 def parse(command: Command, words: list[str]) -> dict[str, Any]:
     """The options of a light command. Raises `UsageError`; `--help` prints and raises `SystemExit`."""
-    parser = _Parser(prog=f"sshop {command.name}", description=command.help, allow_abbrev=False, add_help=False)
+    parser = _Parser(prog=f"sshop {command.name}", description=command.help, allow_abbrev=False, add_help=False,
+                     formatter_class=_formatter)  # fmt: skip
     for argument in command.arguments:
         count = {"one": None, "optional": "?", "many": "*"}[argument.count]
         default: list[str] | None = [] if argument.count == "many" else None
