@@ -35,8 +35,7 @@ ATTEMPT_COLUMNS = "operation, attempt, number, session, opened_at, dispatched_at
 STORE_COLUMNS = "account, store, machine, grade, witness_minted, witness_brought"
 
 _INSERT_OPERATION = f"INSERT INTO operations ({OPERATION_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-_MOVE_OPERATION = "UPDATE operations SET last = ?, value = ? WHERE first = ?"
-_CHANGE_OPERATION = "UPDATE operations SET last = ?, value = ?, state = ?, pending = ?, unresolved = ? WHERE first = ?"
+_VOLATILE = ("state", "pending", "unresolved")
 _PUT_ATTEMPT = f"INSERT OR REPLACE INTO attempts ({ATTEMPT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _PUT_STORE = f"INSERT OR REPLACE INTO stores ({STORE_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)"
 
@@ -91,9 +90,7 @@ def row_of(entry: Entry) -> tuple[Any, ...]:
         operation.account.host,
         operation.fingerprint,
         operation.subject_ref,
-        str(operation.state),
-        int(is_pending(operation)),
-        int(operation.unresolved),
+        *_states(entry),
         events.canonical(operation_to_json(operation)).decode(),
     )
 
@@ -178,22 +175,32 @@ def project(
 
 
 def _write(connection: sqlite3.Connection, before: Entry | None, after: Entry) -> None:
-    # An UPDATE that names a column rewrites its indexes, changed or not; so the common one names none of them.
     row = row_of(after)
+    known: set[tuple[Any, ...]] = set()
     if before is None:
         connection.execute(_INSERT_OPERATION, row)
-    elif _keys(before.operation) == _keys(after.operation):
-        connection.execute(_MOVE_OPERATION, (after.last, row[-1], after.first))
     else:
-        connection.execute(_CHANGE_OPERATION, (after.last, row[-1], *row[7:10], after.first))
-    known = before.operation.attempts if before else ()
+        # An UPDATE that names a column rewrites its indexes, changed or not; so it names none that did not.
+        changes = [
+            (name, new) for name, new, old in zip(_VOLATILE, row[7:10], _states(before), strict=True) if new != old
+        ]
+        names = "".join(f", {name} = ?" for name, _ in changes)
+        values = [new for _, new in changes]
+        connection.execute(
+            f"UPDATE operations SET last = ?, value = ?{names} WHERE first = ?",
+            (after.last, row[-1], *values, after.first),
+        )
+        known.update(attempt_row(row[1], attempt) for attempt in before.operation.attempts)
     for attempt in after.operation.attempts:
-        if attempt not in known:
-            connection.execute(_PUT_ATTEMPT, attempt_row(after.operation.operation_id, attempt))
+        attempt_values = attempt_row(row[1], attempt)
+        if attempt_values not in known:
+            connection.execute(_PUT_ATTEMPT, attempt_values)
 
 
-def _keys(operation: Operation) -> tuple[str, bool, bool]:
-    return operation.state, is_pending(operation), operation.unresolved
+def _states(entry: Entry) -> tuple[str, int, int]:
+    """The values of _VOLATILE."""
+    operation = entry.operation
+    return str(operation.state), int(is_pending(operation)), int(operation.unresolved)
 
 
 def fold_all(connection: sqlite3.Connection) -> Iterator[Entry]:

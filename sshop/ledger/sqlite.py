@@ -14,7 +14,7 @@ from typing import Any
 
 from sshop import errors
 from sshop.core.events import GENESIS, Draft, Event, body_bytes
-from sshop.core.operation import Operation
+from sshop.core.operation import Operation, State
 from sshop.ledger import chain, projection, schema
 from sshop.ledger.driver_errors import Translation
 from sshop.ledger.key import load_key
@@ -172,7 +172,7 @@ class SqliteLedger:
         before: str | None = None,
     ) -> list[Operation]:
         """Newest first by sequence; `unresolved` ones oldest first. Raises `UsageError` where `before` is unknown."""
-        conditions: list[str] = []
+        source, conditions = _source(state, host, unresolved=unresolved)
         values: list[Any] = []
         for condition, value in (("state = ?", state), ("host = ?", host)):
             if value is not None:
@@ -185,7 +185,7 @@ class SqliteLedger:
             values.append(self._first(before))
         where = f"WHERE {' AND '.join(conditions)} " if conditions else ""
         order = "ORDER BY first" if unresolved else "ORDER BY first DESC"
-        return self._operations(f"{where}{order} LIMIT ?", *values, -1 if limit is None else limit)
+        return self._operations(f"{source} {where}{order} LIMIT ?", *values, -1 if limit is None else limit)
 
     def _first(self, operation_id: str) -> int:
         with self._errors:
@@ -252,6 +252,17 @@ class SqliteLedger:
         with self._errors:
             self._connection.close()
         self._turns.close()
+
+
+def _source(state: str | None, host: str | None, *, unresolved: bool) -> tuple[str, list[str]]:
+    """Which index a list is read by, and the words that make SQLite see that it covers the list."""
+    if unresolved or state in (State.OPEN, State.UNKNOWN):
+        return "INDEXED BY operations_unfinished", [schema.UNFINISHED]
+    if host is not None:
+        return "INDEXED BY operations_by_host", []
+    if state is not None and state != State.SUCCEEDED:
+        return "INDEXED BY operations_ended", [schema.ENDED]
+    return "NOT INDEXED", []
 
 
 def _migrate(connection: sqlite3.Connection, version: int) -> None:

@@ -103,16 +103,25 @@ WAYS: dict[str, tuple[tuple[str, ...], tuple[int, str]]] = {
     "the type": ((f"UPDATE events SET type = 'policy.loaded' WHERE seq = {HALF}",), (HALF, "edited")),
     "the hash": ((f"UPDATE events SET hash = '{GENESIS}' WHERE seq = {HALF}",), (HALF, "edited")),
     "the hash before": ((f"UPDATE events SET prev = '{GENESIS}' WHERE seq = {HALF}",), (HALF, "edited")),
-    "a body that is no text": ((f"UPDATE events SET body = CAST(x'7bff' AS TEXT) WHERE seq = {HALF}",), (HALF, "edited")),
+    "a body that is no text": (
+        (f"UPDATE events SET body = CAST(x'7bff' AS TEXT) WHERE seq = {HALF}",),
+        (HALF, "edited"),
+    ),
     "a body of two texts": ((f"UPDATE events SET body = body || ' ' WHERE seq = {HALF}",), (HALF, "edited")),
     "the first is gone": (("DELETE FROM events WHERE seq = 1",), (1, "removed")),
     "one in the middle is gone": ((f"DELETE FROM events WHERE seq = {HALF}",), (HALF, "removed")),
-    "many in the middle are gone": ((f"DELETE FROM events WHERE seq BETWEEN {HALF} AND {HALF + 30}",), (HALF, "removed")),
+    "many in the middle are gone": (
+        (f"DELETE FROM events WHERE seq BETWEEN {HALF} AND {HALF + 30}",),
+        (HALF, "removed"),
+    ),
     "one is gone and the gap closed": ((f"DELETE FROM events WHERE seq = {HALF}", *SHIFT_DOWN), (HALF, "removed")),
     "neighbours changed places": (swap(HALF, HALF + 1), (HALF, "reordered")),
     "two far from each other changed places": (swap(10, HALF), (10, "reordered")),
     "the first and the last changed places": (swap(1, EVENTS), (1, "reordered")),
-    "all later ones got other numbers": ((f"UPDATE events SET seq = seq + 1000 WHERE seq > {HALF}",), (HALF + 1, "reordered")),
+    "all later ones got other numbers": (
+        (f"UPDATE events SET seq = seq + 1000 WHERE seq > {HALF}",),
+        (HALF + 1, "reordered"),
+    ),
 }  # fmt: skip
 
 
@@ -139,11 +148,9 @@ def test_an_event_that_was_pushed_in_is_found(path, hash_):
 
 def test_events_that_were_pushed_in_are_found(path):
     prev = rows(path)[HALF - 2][9]
-    first = forged(HALF, prev)
-    change(path, *SHIFT_UP, *(statement.replace("- 1", "") for statement in ()), first)
-    second_prev = rows(path)[HALF - 1][9]
-    up = [statement.replace(str(HALF), str(HALF + 1)) for statement in SHIFT_UP]
-    change(path, *up, forged(HALF + 1, second_prev))
+    change(path, *SHIFT_UP, forged(HALF, prev))
+    again = [statement.replace(str(HALF), str(HALF + 1)) for statement in SHIFT_UP]
+    change(path, *again, forged(HALF + 1, rows(path)[HALF - 1][9]))
     assert verify(path).fault == (HALF, "inserted")
 
 
@@ -243,7 +250,9 @@ any_text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 
 
 @given(st.integers(1, 2**53 - 1), any_text, any_text, any_text, st.none() | any_text, st.none() | any_text, any_text)
-def test_a_link_has_the_digest_of_its_event(seq, id_, at, session, operation, attempt, agent):
+def test_a_link_has_the_digest_of_its_event(  # noqa: PLR0917 -- the columns of a row
+    seq, id_, at, session, operation, attempt, agent
+):
     body = events.SessionOpened(agent, 1, "1", agent, agent, "0")
     draft = Draft(id_, at, session, body, operation, attempt)
     text = events.body_bytes(body)

@@ -8,6 +8,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -33,12 +34,13 @@ def path(tmp_path: Path) -> str:
 
 def refused(path: str | Path, cls: type[errors.SshopError], *, act=None, **options) -> errors.SshopError:
     """The error that opening raises, or what is done then; of that very class, naming the file, with a hint."""
-    with pytest.raises(errors.SshopError) as caught:
-        ledger = SqliteLedger.open(path, **options)
-        try:
+
+    def trial() -> None:
+        with closing(SqliteLedger.open(path, **options)) as ledger:
             act(ledger)
-        finally:
-            ledger.close()
+
+    with pytest.raises(errors.SshopError) as caught:
+        trial()
     assert type(caught.value) is cls, caught.value
     assert str(path) in caught.value.message
     assert "\n" not in caught.value.message
@@ -231,7 +233,8 @@ def test_a_projection_or_an_event_that_cannot_be_read_says_what_to_do(path):
 def crash(path: str, count: int) -> None:
     """Append so many events and die before anything is checkpointed: all of them stand in the -wal file."""
     code = (
-        "import os, sys; from sshop.ledger.sqlite import SqliteLedger; from tests.support.ledger_writer import session\n"
+        "import os, sys; from sshop.ledger.sqlite import SqliteLedger\n"
+        "from tests.support.ledger_writer import session\n"
         "ledger = SqliteLedger.open(sys.argv[1])\n"
         "for n in range(int(sys.argv[2])): ledger.append(lambda view: [session('crash', n)])\n"
         "os._exit(0)"
@@ -249,7 +252,7 @@ def test_a_torn_last_record_is_reported_once_and_nothing_else_is_lost(path):
     assert ledger.verify().events == 304
     append(ledger)
     assert ledger.verify().events == 305
-    assert list(ledger.events(after=304))[0].session_id == "ses_late_1"
+    assert next(ledger.events(after=304)).session_id == "ses_late_1"
     again = SqliteLedger.open(path)
     assert again.notice is None
     again.close()
@@ -361,7 +364,7 @@ def test_who_waits_in_the_queue_for_a_process_that_was_stopped_gives_up_and_take
     stopped = os.open(f"{path}-turn", os.O_RDWR)
     fcntl.flock(stopped, fcntl.LOCK_EX)
     first, second = SqliteLedger.open(path, wait=0.2), SqliteLedger.open(path, wait=30)
-    with pytest.raises(errors.LedgerLocked, match="ledger.db"):
+    with pytest.raises(errors.LedgerLocked, match=r"ledger\.db"):
         append(first)
     os.close(stopped)
     append(second)  # the turn that came too late was given back
@@ -505,11 +508,15 @@ def test_a_database_that_may_not_grow_keeps_what_was_promised(path):
     ledger = SqliteLedger.open(path)
     ledger._connection.execute("PRAGMA max_page_count = 1")
     done = 0
-    with pytest.raises(errors.LedgerFull) as caught:
+
+    def append_for_ever() -> None:
+        nonlocal done
         while True:
             append(ledger, done)
             done += 1
-    assert path in caught.value.message
+
+    with pytest.raises(errors.LedgerFull, match=path):
+        append_for_ever()
     assert ledger.verify().events == 300 + done
     ledger._connection.execute("PRAGMA max_page_count = 1000000")
     append(ledger)
@@ -522,23 +529,15 @@ def test_a_database_that_may_not_grow_keeps_what_was_promised(path):
 
 def codes() -> dict[str, int]:
     """All result codes that this Python knows by name."""
-    no_errors = {
-        "SQLITE_OK",
-        "SQLITE_ROW",
-        "SQLITE_DONE",
-        "SQLITE_NOTICE",
-        "SQLITE_WARNING",
-        "SQLITE_OK_LOAD_PERMANENTLY",
-    }
-    prefixes = ("SQLITE_" + "DENY", "SQLITE_IGNORE", "SQLITE_LIMIT")
-    actions = {name for name in vars(sqlite3) if name.startswith(("SQLITE_CREATE", "SQLITE_DROP", "SQLITE_ALTER"))}
-    base = {
+    others = (
+        *("SQLITE_OK", "SQLITE_ROW", "SQLITE_DONE", "SQLITE_NOTICE", "SQLITE_WARNING"),
+        *("SQLITE_DENY", "SQLITE_IGNORE", "SQLITE_LIMIT", "SQLITE_CREATE", "SQLITE_DROP", "SQLITE_ALTER"),
+    )
+    return {
         name: code
         for name, code in vars(sqlite3).items()
-        if name.startswith("SQLITE_") and isinstance(code, int) and name not in no_errors | actions
-        and not name.startswith(prefixes)
-    }  # fmt: skip
-    return base
+        if name.startswith("SQLITE_") and isinstance(code, int) and not name.startswith(others)
+    }
 
 
 @pytest.mark.parametrize("name", sorted(codes()))
