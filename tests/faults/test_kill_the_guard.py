@@ -74,7 +74,7 @@ class Host:
 
     def request(self, op: str = OP, **changes: object) -> wire.Request:
         case = self.case
-        read = "read -r a; read -r b; test \"$a$b\" = input || exit 9; " if case.stdin else ""
+        read = 'read -r a; read -r b; test "$a$b" = input || exit 9; ' if case.stdin else ""
         request = wire.Request(
             op=op,
             argv=[b"/bin/sh", b"-c", f"{read}{self.count.shell}; {WITH_OUTPUT}".encode()],
@@ -146,7 +146,9 @@ def kill_all(
             judge(host, request, run)
         except AssertionError as error:
             wrong.append(f"{point}: {error}")
-    print(f"{shell} {case.name}: {len(points)} calls counted, {len(chosen)} tried, {len(tally.not_reached)} not reached")
+    print(
+        f"{shell} {case.name}: {len(points)} calls counted, {len(chosen)} tried, {len(tally.not_reached)} not reached"
+    )
     assert not wrong, f"{len(wrong)} of {len(chosen)}:\n" + "\n".join(wrong)
     tally.check(allowed_not_reached=max(2, int(len(chosen) * allowed)))
 
