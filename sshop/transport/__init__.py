@@ -26,8 +26,9 @@ class SshTransport:
     """Connections over SSH.
 
     `ssh_config` is read in place of the user's and the system's OpenSSH configuration, as by `ssh -F`; without it the
-    variable SSHOP_SSH_CONFIG is asked. `pinned` gives the only host keys (`ssh-ed25519 AAAA…` or `SHA256:…`) that are
-    good for a host argument, whatever known_hosts says.
+    variable SSHOP_SSH_CONFIG is asked. `names` are host words of our own, each with the word that the OpenSSH
+    configuration knows it by. `pinned` gives the only host keys (`ssh-ed25519 AAAA…` or `SHA256:…`) that are good for a
+    host word, whatever known_hosts says.
     """
 
     def __init__(
@@ -35,18 +36,20 @@ class SshTransport:
         *,
         ssh_config: Path | str | None = None,
         environ: Mapping[str, str] | None = None,
+        names: Mapping[str, str] | None = None,
         pinned: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         self._environ = os.environ if environ is None else environ
         self._ssh_config = ssh_config or self._environ.get("SSHOP_SSH_CONFIG") or None
-        self._pinned = dict(pinned or {})
+        self._names = names or {}
+        self._pinned = pinned or {}
 
     def resolve(self, host: str) -> Account:
         """The account that `alias` or `[user@]host[:port]` names in the OpenSSH configuration.
 
         Raises `UsageError`.
         """
-        found = self._look_up(client_config.parse_host(host))
+        found = self._look_up(self._parse(host))
         return Account(host, found.user, found.address, found.port)
 
     async def connect(self, account: Account, limits: Limits) -> SshConnection:
@@ -54,7 +57,7 @@ class SshTransport:
 
         Raises a `NotSent`, or `UsageError` for a configuration that cannot be read.
         """
-        word = client_config.parse_host(account.host)
+        word = self._parse(account.host)
         found = self._look_up(client_config.HostWord(word.name, account.user, account.port), account.address)
         pinned = self._pinned.get(account.host)
         trust = known_hosts.read_trust(found, None if pinned is None else tuple(pinned))
@@ -64,6 +67,9 @@ class SshTransport:
         from sshop.transport import ssh
 
         return await ssh.connect(found, limits, self._look_up, self._environ, trust=trust, opening=opening)
+
+    def _parse(self, host: str) -> client_config.HostWord:
+        return client_config.parse_host(self._names.get(host, host))
 
     def _look_up(self, word: client_config.HostWord, address: str | None = None) -> client_config.HostConfig:
         return client_config.look_up(word, address=address, file=self._ssh_config, environ=self._environ)

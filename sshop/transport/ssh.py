@@ -485,6 +485,8 @@ class _Login(asyncssh.SSHClient):
             return HostUnreachable(f"{self.place}: the connection ended during the login: {reason}")
         if self.stage == "login":
             return self._login_refused(reason)
+        if not isinstance(error, (asyncssh.Error, OSError)):
+            return HostUnreachable(f"{self.place}: {reason}")
         if not self.greeting.startswith(b"SSH-"):
             return self._no_greeting(reason, proxied=proxied)
         return HostUnreachable(f"{self.place}: the connection ended in the handshake: {reason}")

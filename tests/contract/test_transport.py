@@ -51,6 +51,15 @@ async def test_a_transport_resolves_without_a_network(transport: Transport, sshd
     assert transport.resolve("somebody@t-dash:2").key == "somebody@127.0.0.1:2"
 
 
+async def test_a_word_of_our_own_stands_for_one_of_the_configuration(sshd: Sshd):
+    environ = {"HOME": "/nonexistent", "PATH": "/bin:/usr/bin"}
+    transport = SshTransport(ssh_config=sshd.ssh_config_path, environ=environ, names={"web": "t-dash"})
+    account = transport.resolve("web")
+    assert account.host == "web"
+    assert account.user == "u-dash"
+    await (await transport.connect(account, Limits())).close()
+
+
 @pytest.mark.parametrize(
     "host",
     ["", "-oProxyCommand=x", "a b", "a;b", "u@", "@h", "h:0", "h:65536", "h:x", "h:", "$(x)", "a\nb", "-x@h", "a'b@h"],
