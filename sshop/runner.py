@@ -54,14 +54,14 @@ class Runner:
                 candidates = view.same_request(call.account_key, call.fingerprint)
                 admitted = admission.by_request(candidates, call, world.alive)
             existing = admitted.operation
-            if intent.subject_ref is not None and admitted.way in (Way.CREATE, Way.ATTEMPT):
+            if intent.subject_ref is not None and admitted.opens:
                 blocking = view.unknown_on_subject(call.account_key, intent.subject_ref)
                 admission.subject_free(blocking, call, existing.operation_id if existing else None)
             if existing is not None:
                 drafts += self.take_over(existing)
             elif admitted.way is Way.CREATE:
                 drafts.append(world.draft(self._intent_body(intent, call), operation_id))
-            if admitted.way in (Way.CREATE, Way.ATTEMPT):
+            if admitted.opens:
                 name = existing.operation_id if existing else operation_id
                 body = self._opening(existing, call.fingerprint, call.secret_fingerprint, intent, None)
                 drafts.append(world.draft(body, name, attempt_id))
@@ -77,8 +77,8 @@ class Runner:
             raise
         admitted = outcome_[0]
         name = admitted.operation.operation_id if admitted.operation else operation_id
-        opened = admitted.way in (Way.CREATE, Way.ATTEMPT)
-        return Admission(admitted.way, world.operation(name)), attempt_id if opened else None
+        found = Admission(admitted.way, world.operation(name), admitted.secret_unchecked)
+        return found, attempt_id if admitted.opens else None
 
     def _session_drafts(self, intent: Intent) -> list[Draft]:
         me = self._world.me

@@ -31,6 +31,11 @@ class Admission(Value):
     operation: Operation | None = None
     secret_unchecked: bool = False
 
+    @property
+    def opens(self) -> bool:
+        """Whether an attempt is to be made at once."""
+        return self.way in (Way.CREATE, Way.ATTEMPT) and not self.secret_unchecked
+
 
 class Call(Value):
     """What distinguishes one request from another."""
