@@ -114,9 +114,9 @@ class Trust(Value):
                 text = f"the authority of the host's certificate is not known: {offered}"
         hint = None
         if trust and reason == "unknown":
-            hint = f"when the host's owner confirms {key.fingerprint}, trust it by: {trust}"
+            hint = f"when the owner of the host confirms {key.fingerprint}, trust it by: {trust}"
         elif trust:
-            hint = f"unless the host's owner confirms {key.fingerprint}, somebody may be in between; then: {trust}"
+            hint = f"somebody may be in between; when the owner confirms {key.fingerprint}, replace it by: {trust}"
         return HostKeyRefused(
             f"{self._place()}: {text}", hint=hint, reason=reason, fingerprint=key.fingerprint, command=trust
         )

@@ -40,7 +40,7 @@ def promises(transport: Transport) -> Transport:
 @pytest.fixture
 def transport(sshd: Sshd) -> Transport:
     return promises(
-        SshTransport(ssh_config=sshd.ssh_config_path, environ={"HOME": "/nonexistent", "PATH": "/bin:/usr/bin"})
+        SshTransport(ssh_config=sshd.ssh_config_path, environ={"HOME": "/dev/null", "PATH": "/bin:/usr/bin"})
     )
 
 
@@ -52,7 +52,7 @@ async def test_a_transport_resolves_without_a_network(transport: Transport, sshd
 
 
 async def test_a_word_of_our_own_stands_for_one_of_the_configuration(sshd: Sshd):
-    environ = {"HOME": "/nonexistent", "PATH": "/bin:/usr/bin"}
+    environ = {"HOME": "/dev/null", "PATH": "/bin:/usr/bin"}
     transport = SshTransport(ssh_config=sshd.ssh_config_path, environ=environ, names={"web": "t-dash"})
     account = transport.resolve("web")
     assert account.host == "web"

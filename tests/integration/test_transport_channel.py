@@ -17,7 +17,7 @@ from tests.support.ssh_client import write_config
 from tests.support.sshd import Sshd
 from tests.support.tools import find_tool, require_root
 
-ENVIRON = {"HOME": "/nonexistent", "PATH": os.environ["PATH"]}
+ENVIRON = {"HOME": "/dev/null", "PATH": os.environ["PATH"]}
 ROOT = "~/.sshop"
 MEGA = 1 << 20
 HELLO = b"echo hello\n"

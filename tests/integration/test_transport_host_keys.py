@@ -15,7 +15,7 @@ from tests.support.ssh_client import certify, fingerprint, make_key, public_line
 from tests.support.sshd import Sshd
 from tests.support.tools import require_tool
 
-ENVIRON = {"HOME": "/nonexistent", "PATH": os.environ["PATH"]}
+ENVIRON = {"HOME": "/dev/null", "PATH": os.environ["PATH"]}
 LIMITS = Limits(connect=5, handshake=5, login=5)
 
 
@@ -72,7 +72,7 @@ async def test_a_hashed_entry_is_good(transport, sshd: Sshd, known: Path):
 async def test_the_global_file_counts_as_well(sshd: Sshd, tmp_path: Path):
     shared = tmp_path / "global"
     shared.write_text(f"[127.0.0.1]:{sshd.port} {sshd.host_key_public}\n")
-    extra = ["UserKnownHostsFile none", f"GlobalKnownHostsFile /nonexistent {shared}"]
+    extra = ["UserKnownHostsFile none", f"GlobalKnownHostsFile {tmp_path}/missing {shared}"]
     config = write_config(tmp_path / "config", sshd, extra=extra)
     assert await reach(SshTransport(ssh_config=config, environ=ENVIRON))
 

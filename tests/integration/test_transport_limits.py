@@ -25,7 +25,7 @@ from tests.support.relay import Relay
 from tests.support.ssh_client import rude_server, write_config
 from tests.support.sshd import Sshd
 
-ENVIRON = {"HOME": "/nonexistent", "PATH": os.environ["PATH"]}
+ENVIRON = {"HOME": "/dev/null", "PATH": os.environ["PATH"]}
 ECHO = b'#!/bin/sh\necho hello\nwhile read -r line; do echo "got $line"; done\n'
 
 

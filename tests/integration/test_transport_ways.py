@@ -17,7 +17,7 @@ from tests.support.process import descendants
 from tests.support.sshd import Sshd
 from tests.support.tools import require_tool
 
-ENVIRON = {"HOME": "/nonexistent", "PATH": os.environ["PATH"]}
+ENVIRON = {"HOME": "/dev/null", "PATH": os.environ["PATH"]}
 LIMITS = Limits(connect=5, handshake=5, login=5, dead_after=1.2)
 GUARD = b"while read -r line; do echo got $line; done\n"
 
