@@ -309,6 +309,8 @@ async def _replay_one(
         answer = _interrupted(world, operation.operation_id)
     after = answer.operation
     assert after is not None
+    if answer.exit == "not_owner":  # an attempt that came meanwhile is the other's
+        return answer, "refused", answer.message or ""
     if len(after.attempts) > before:
         return answer, "run" if not after.replayed else "adopted", after.resolution or answer.message or "attempted"
     if after.resolved:

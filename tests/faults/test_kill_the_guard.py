@@ -190,7 +190,7 @@ def judge(host: Host, request: wire.Request, run: CompletedRun) -> None:
         assert count.count == ran
         # the twin's net holds on: the same request under another ID is shown the one to look at
         fresh = store.ask(host.request("op-fresh"))
-        assert fresh.refusal == "unresolved_twin" and fresh.get("no")["twin"] == OP, fresh.lines
+        assert (fresh.refusal, fresh.get("no")["twin"]) == ("unresolved_twin", OP), fresh.lines
         assert count.count == ran
     else:
         result = again.result
@@ -226,7 +226,7 @@ def proved(host: Host, answer: wire.Answer, run: CompletedRun) -> None:
     else:
         # the command itself was killed, by a signal that its status names
         assert result["status"] == "137", result
-        assert run.point is not None and run.killed
+        assert run.killed
 
 
 def state_of(answer: wire.Answer) -> str:

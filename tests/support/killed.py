@@ -1,6 +1,7 @@
-"""Runs as a process of its own: the real program, which kills itself at the N-th event that it writes.
+"""Runs as a process of its own: the real program, which kills itself at an event that it writes.
 
-`python -m tests.support.killed MOMENT N WORD...`. Moments of the transaction with that event: `before` (decided, the
+`python -m tests.support.killed MOMENT WHICH WORD...`, where WHICH is the N-th event, from 1, or the first of a type.
+Moments of the transaction with that event: `before` (decided, the
 write lock held, nothing written), `within` (written, not committed), `after` (committed). Nothing in the product knows
 of it.
 """
@@ -18,8 +19,8 @@ from sshop.ports import LedgerView
 MOMENTS = ("before", "within", "after")
 
 
-def arm(moment: str, number: int) -> None:
-    """From the `number`-th event on (from 1), this process does not live past that moment of its transaction."""
+def arm(moment: str, which: str) -> None:
+    """This process does not live past that moment of the transaction with that event."""
     appended, due = 0, False
     append, project = sqlite.SqliteLedger.append, sqlite.projection.project
 
@@ -32,7 +33,7 @@ def arm(moment: str, number: int) -> None:
             nonlocal appended, due
             drafts = decide(view)
             appended += len(drafts)
-            due = appended >= number
+            due = appended >= int(which) if which.isdigit() else which in [draft.body.type for draft in drafts]
             fall("before")
             return drafts
 
@@ -50,5 +51,5 @@ def arm(moment: str, number: int) -> None:
 
 
 if __name__ == "__main__":
-    arm(sys.argv[1], int(sys.argv[2]))
+    arm(sys.argv[1], sys.argv[2])
     sys.exit(entry.main(sys.argv[3:]))
