@@ -149,26 +149,24 @@ def project(
 
     `find` gives an operation as it stood before. Raises `LedgerCorrupt` for events that cannot follow what stands.
     """
-    before: dict[str, Entry | None] = {}
-    after: dict[str, Entry] = {}
+    parts: dict[str, list[Event]] = {}
     stores: dict[str, StoreSeen] = {}
     for event in appended:
-        name = event.operation_id
-        if name is not None:
-            if name not in before:
-                before[name] = find(name)
-            entry = after.get(name) or before[name]
-            folded = lifecycle.apply(entry.operation if entry else None, event)
-            if folded is not None:
-                after[name] = Entry(entry.first if entry else event.seq, event.seq, folded)
+        if event.operation_id is not None:
+            parts.setdefault(event.operation_id, []).append(event)
         if isinstance(event.body, StoreBody):
             account = event.body.account
             known = stores.get(account) or read_store(connection, account)
-            changed = store_after(known, name, event.body)
+            changed = store_after(known, event.operation_id, event.body)
             if changed is not None and changed != known:
                 stores[account] = changed
-    for name, entry in after.items():
-        _write(connection, before[name], entry)
+    after: dict[str, Entry] = {}
+    for name, part in parts.items():
+        before = find(name)
+        folded = lifecycle.fold(part, before.operation if before else None)
+        if folded is not None:
+            after[name] = Entry(before.first if before else part[0].seq, part[-1].seq, folded)
+            _write(connection, before, after[name])
     for store in stores.values():
         _put_store(connection, store)
     return after
@@ -209,18 +207,24 @@ def fold_all(connection: sqlite3.Connection) -> Iterator[Entry]:
         f"SELECT {EVENT_COLUMNS} FROM events WHERE operation IS NOT NULL ORDER BY operation, seq"
     )
     cursor.arraysize = 200
-    first, last, folded = 0, 0, None
-    name: str | None = None
+    part: list[Event] = []
     while rows := cursor.fetchmany():
         for row in rows:
-            if row[4] != name:
-                if folded is not None:
-                    yield Entry(first, last, folded)
-                first, name, folded = row[0], row[4], None
-            folded = lifecycle.apply(folded, event_of(row))
-            last = row[0]
+            if part and row[4] != part[0].operation_id:
+                yield from _entry_of(part)
+                part = []
+            part.append(event_of(row))
+    if part:
+        yield from _entry_of(part)
+
+
+def _entry_of(part: list[Event]) -> Iterator[Entry]:
+    try:
+        folded = lifecycle.fold(part)
+    except (KeyError, ValueError, TypeError) as error:
+        raise errors.LedgerCorrupt(f"the events of operation {part[0].operation_id} do not add up: {error}") from error
     if folded is not None:
-        yield Entry(first, last, folded)
+        yield Entry(part[0].seq, part[-1].seq, folded)
 
 
 def fold_stores(connection: sqlite3.Connection) -> dict[str, StoreSeen]:

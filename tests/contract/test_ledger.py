@@ -115,6 +115,15 @@ def test_an_event_that_cannot_follow_takes_the_whole_append_with_it(ledger):
     assert not ledger.session_exists("ses_a_1")
 
 
+def test_a_second_intent_under_one_id_is_refused_by_the_ledger_itself(ledger):
+    drafts = tell(synthesis(), 0, operation_id="mine")
+    put(ledger, drafts)
+    before = ledger.operation("mine")
+    with pytest.raises(errors.Fault, match="mine"):
+        put(ledger, tell(synthesis(), 1, operation_id="mine"))
+    assert ledger.operation("mine") == before
+
+
 def test_an_append_inside_a_decision_is_a_fault(ledger):
     with pytest.raises(errors.Fault):
         ledger.append(lambda view: put(ledger, [session("a", 1)]))

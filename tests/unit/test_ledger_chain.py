@@ -13,6 +13,7 @@ from sshop.ledger.chain import COLUMNS, link_hash
 from sshop.ledger.fill import fill
 from sshop.ledger.sqlite import SqliteLedger
 from sshop.ports import Verification
+from tests.support.ledgers import REPOSITORY
 
 EVENTS = 120
 HALF = 60
@@ -259,3 +260,20 @@ def test_a_link_has_the_digest_of_its_event(  # noqa: PLR0917 -- the columns of 
     assert link_hash(
         seq, id_, at, session, operation, attempt, body.type, text.decode(), GENESIS
     ) == events.digest(seq, draft, text, GENESIS)  # fmt: skip
+
+
+def test_the_lines_of_the_document_check_a_ledger(path):
+    document = (REPOSITORY / "docs" / "LEDGER.md").read_text()
+    code = document.split("```python\n")[1].split("```")[0]
+    exec(code, {"FILE": path})
+    change(path, f"UPDATE events SET at = '' WHERE seq = {HALF}")
+    with pytest.raises(AssertionError):
+        exec(code, {"FILE": path})
+
+
+def test_the_document_names_every_type_of_event_and_every_kind_of_fault():
+    document = (REPOSITORY / "docs" / "LEDGER.md").read_text()
+    for type_ in events.TYPES:
+        assert f"`{type_}`" in document or f"`.{type_.split('.')[1]}`" in document, type_
+    for kind in ("edited", "removed", "reordered", "inserted", "cut_off", "projection"):
+        assert f"| `{kind}` |" in document

@@ -1,5 +1,6 @@
 """What must not grow with history, and what a start must not load."""
 
+import json
 import subprocess
 import sys
 
@@ -155,17 +156,19 @@ def test_only_an_empty_ledger_is_filled(tmp_path):
 
 
 @pytest.mark.parametrize("number", range(len(DECK)))
-def test_an_operation_survives_its_row(number):
+def test_an_operation_survives_its_row_and_folding_changes_nothing_that_others_hold(number):
     world = Synthesis(5)
-    operation = None
+    operation, history = None, []
     for seq, draft in enumerate(tell(world, number), 1):
         if draft.operation_id is None:
             continue
         event = Event(seq, draft.id, draft.at, "ses", draft.operation_id, draft.attempt_id, draft.body.type,
                       draft.body, "", "")  # fmt: skip
+        history.append(event)
+        before, kept = operation, repr(operation)
         operation = lifecycle.apply(operation, event)
+        assert lifecycle.fold([event], before) == lifecycle.fold(history) == operation
+        assert repr(before) == kept
         text = events.canonical(operation_to_json(operation))
-        import json
-
         assert operation_from_json(json.loads(text)) == operation
         assert events.decode_body(draft.body.type, events.body_bytes(draft.body)) == draft.body
