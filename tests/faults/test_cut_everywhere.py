@@ -297,20 +297,22 @@ def cutter(bench: Bench, how: str, step: Step) -> Callable[[], object]:
     if str(step) == "before connect":
         return lambda: bench.relay.arm(at=0, direction="up", action="rst")
 
-    def on_host(act: Callable[[], list[int]]) -> Callable[[], object]:
-        def wait_and_act() -> None:
-            while not act():
-                time.sleep(0.001)
+    def kill() -> None:
+        while not bench.sshd.kill_sessions():
+            time.sleep(0.001)
 
-        return wait_and_act
+    def freeze() -> None:
+        # the server may be forking: until there is none left that is awake
+        while not bench.sshd.freeze_sessions() or any(process.state != "T" for process in bench.sshd.sessions()):
+            time.sleep(0.001)
 
     return {
         "rst": bench.relay.cut_now,
         "fin": lambda: bench.relay.cut_now(reset=False),
         "half_close": lambda: bench.relay.arm(at=0, direction="up", action="half_close"),
         "stall": bench.relay.stall,
-        "kill": on_host(bench.sshd.kill_sessions),
-        "freeze": on_host(bench.sshd.freeze_sessions),
+        "kill": kill,
+        "freeze": freeze,
     }[how]
 
 
