@@ -16,6 +16,7 @@ import pytest
 from sshop.attempt import Trial
 from sshop.conversation import Conversation
 from sshop.core.operation import DispatchState, State
+from sshop.logbook import Logbook
 from sshop.ports import Limits
 from sshop.transport import line as tcp
 from sshop.transport import ssh
@@ -237,12 +238,12 @@ STEPS = [
     *_both("length of input sent", GuardChannel, "send", nth=2),
     *_both("input sent", GuardChannel, "send", nth=3),
     Step("input spooled", Conversation, "spool", AFTER),
-    *_both("dispatched", Trial, "_dispatch"),
+    *_both("dispatched", Logbook, "dispatch"),
     *_both("go", Conversation, "go"),
     *_both("claimed seen", Trial, "_see", when=_word("claimed")),
     *_both("started seen", Trial, "_see", when=_word("started")),
     *_both("result seen", Trial, "_see", when=_word("result")),
-    *_both("result recorded", Trial, "_ended"),
+    *_both("result recorded", Logbook, "ended"),
     *_both("ack", Conversation, "acknowledge"),
 ]
 

@@ -46,6 +46,24 @@ class _Link:
     server: asyncio.StreamWriter
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
     severed: bool = False
+    gate: asyncio.Event | None = None
+    kept: dict[Direction, bytearray] = field(default_factory=lambda: {"up": bytearray(), "down": bytearray()})
+
+    def keep(self, direction: Direction, data: bytes) -> bool:
+        """Whether what was read is held back; the end of a direction is too."""
+        if self.gate is None or self.gate.is_set():
+            return False
+        self.kept[direction] += data
+        return True
+
+    def deliver(self) -> None:
+        """Let go what was held, to whoever is still there."""
+        assert self.gate is not None
+        for direction, writer in (("up", self.server), ("down", self.client)):
+            with contextlib.suppress(ConnectionError, OSError):
+                writer.write(bytes(self.kept[direction]))
+            self.kept[direction].clear()
+        self.gate.set()
 
     def end(self, *, reset: bool) -> None:
         for writer in (self.client, self.server):
@@ -137,6 +155,14 @@ class Relay:
         """End a stall: what was held goes on."""
         self._call(self._set_stalled(stalled=False))
 
+    def hold(self) -> None:
+        """Hold back what comes on the connections that stand now, until `release`; new ones are served as before."""
+        self._call(self._hold())
+
+    def release(self) -> None:
+        """Deliver what was held, also where its sender has left meanwhile: a request that was long on its way."""
+        self._call(self._release())
+
     def act_when(self, seen: Callable[[], bool] | Path, action: Literal["rst", "fin", "stall"] = "rst") -> None:
         """Cut or stall as soon as `seen` answers true, or as soon as that path exists; looked at every millisecond."""
         exists = seen.exists if isinstance(seen, Path) else seen
@@ -206,7 +232,17 @@ class Relay:
         assert self._flow is not None
         with contextlib.suppress(ConnectionError, OSError):
             while True:
-                data = await reader.read(CHUNK)
+                try:
+                    data = await reader.read(CHUNK)
+                except ConnectionError:
+                    if not link.keep(direction, b""):
+                        raise
+                    data = b""
+                if link.keep(direction, data):
+                    if data:
+                        continue
+                    assert link.gate is not None
+                    await link.gate.wait()
                 while data:
                     await self._flow.wait()
                     piece, data = self._admit(direction, data)
@@ -272,6 +308,15 @@ class Relay:
             self._flow.clear()
         else:
             self._flow.set()
+
+    async def _hold(self) -> None:
+        for link in self._links:
+            link.gate = asyncio.Event()
+
+    async def _release(self) -> None:
+        for link in self._links:
+            if link.gate is not None:
+                link.deliver()
 
     async def _watch(self, seen: Callable[[], bool], action: Literal["rst", "fin", "stall"]) -> None:
         while not seen():

@@ -205,3 +205,20 @@ def test_a_server_that_is_not_there_is_a_reset_for_the_client() -> None:
                 assert read_all(client) == (0, "rst")
         except ConnectionResetError:
             pass
+
+
+def test_what_is_held_arrives_though_its_sender_has_left_and_new_connections_are_served(
+    line: Relay, echo: Echo
+) -> None:
+    with connect(line) as client:
+        client.sendall(b"x" * 10)
+        assert read_exactly(client, 10) == b"x" * 10
+        line.hold()
+        client.sendall(b"y" * 5)
+        time.sleep(0.1)
+    with connect(line) as other:
+        other.sendall(b"z" * 7)
+        assert read_exactly(other, 7) == b"z" * 7
+    assert echo.received == 17
+    line.release()
+    wait_until(lambda: echo.received == 22)
