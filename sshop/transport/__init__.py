@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from sshop.core.operation import Account
 from sshop.ports import Limits
 from sshop.transport import client_config, known_hosts
+from sshop.transport.words import HostWord, parse_host
 
 if TYPE_CHECKING:
     import asyncio
@@ -58,7 +59,7 @@ class SshTransport:
         Raises a `NotSent`, or `UsageError` for a configuration that cannot be read.
         """
         word = self._parse(account.host)
-        found = self._look_up(client_config.HostWord(word.name, account.user, account.port), account.address)
+        found = self._look_up(HostWord(word.name, account.user, account.port), account.address)
         pinned = self._pinned.get(account.host)
         trust = known_hosts.read_trust(found, None if pinned is None else tuple(pinned))
         opening: asyncio.Future[socket.socket] | None = None
@@ -68,10 +69,10 @@ class SshTransport:
 
         return await ssh.connect(found, limits, self._look_up, self._environ, trust=trust, opening=opening)
 
-    def _parse(self, host: str) -> client_config.HostWord:
-        return client_config.parse_host(self._names.get(host, host))
+    def _parse(self, host: str) -> HostWord:
+        return parse_host(self._names.get(host, host))
 
-    def _look_up(self, word: client_config.HostWord, address: str | None = None) -> client_config.HostConfig:
+    def _look_up(self, word: HostWord, address: str | None = None) -> client_config.HostConfig:
         return client_config.look_up(word, address=address, file=self._ssh_config, environ=self._environ)
 
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 
 from sshop.core.value import Value
+from sshop.errors import LoginRefused
 from sshop.transport.client_config import HostConfig
 from sshop.transport.keys import (
     Certificate,
@@ -144,6 +145,32 @@ class Keyring:
 
     def _for(self, public: PublicKey | None) -> list[Certificate]:
         return [each for each in self._certificates if public is not None and each.key.blob == public.blob]
+
+
+def refuse(
+    user: str,
+    place: str,
+    tried: Sequence[Credential],
+    skipped: Sequence[str],
+    *,
+    reason: str,
+    said: Mapping[str, Sequence[str]],
+) -> LoginRefused:
+    """A refused login, with everything that may help whoever reads it, and no key in it."""
+    shown = [credential.describe(user) for credential in tried]
+    parts = [f"{user} on {place}: no credential was accepted"]
+    parts += [reason] if reason else []
+    parts.append("tried " + ", ".join(shown) if shown else "there was none to try")
+    parts += ["not tried: " + ", ".join(skipped)] if skipped else []
+    parts += [f"{head} {', '.join(words)}" for head, words in said.items() if any(words)]
+    hint = None
+    if "many authentication failures" in reason:
+        hint = "name the right key by IdentityFile and set IdentitiesOnly yes"
+    elif any("encrypted" in each for each in skipped):
+        hint = "ssh-add the key, and give SSH_AUTH_SOCK"
+    elif any("expired" in each for each in shown):
+        hint = "renew the certificate"
+    return LoginRefused("; ".join(parts), hint=hint, tried=tuple(credential.ref for credential in tried))
 
 
 def _algorithm(blob: bytes) -> str:

@@ -16,8 +16,9 @@ from pathlib import Path
 
 from sshop.core.value import Value
 from sshop.errors import HostKeyRefused
-from sshop.transport.client_config import HostConfig, matches
+from sshop.transport.client_config import HostConfig
 from sshop.transport.keys import PublicKey, parse_line
+from sshop.transport.words import matches
 
 DEFAULT_PORT = 22
 

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import tempfile
 from collections.abc import Mapping
-from typing import IO
+from typing import IO, Generic, Protocol, TypeVar
 
 from sshop.errors import HostUnreachable
 from sshop.transport.client_config import HostConfig
@@ -122,3 +122,51 @@ class ProxyCommand:
                 await asyncio.sleep(0.01)
         finally:
             self.kill()
+
+
+class Jump(Protocol):
+    """A jump host's connection."""
+
+    async def close(self) -> None: ...
+
+
+J = TypeVar("J", bound=Jump)
+
+
+class Way(Generic[J]):
+    """How the bytes get there: through a jump host, by a ProxyCommand, or over TCP."""
+
+    def __init__(self, *, opening: asyncio.Future[socket.socket] | None = None) -> None:
+        self.opening = opening
+        self.jump: J | None = None
+        self.proxy: ProxyCommand | None = None
+
+    async def dial(self, config: HostConfig, environ: Mapping[str, str]) -> socket.socket | None:
+        """A fresh socket, to be closed by whoever takes it; None where a jump host carries the bytes."""
+        if self.jump is not None:
+            return None
+        if config.proxy_command:
+            self.proxy = ProxyCommand(config.proxy_command, environ)
+            return self.proxy.sock
+        opening, self.opening = self.opening, None
+        return await (opening or open_tcp(config))
+
+    async def end_proxy(self) -> str:
+        """End the ProxyCommand; what it said."""
+        proxy, self.proxy = self.proxy, None
+        if proxy is None:
+            return ""
+        said = proxy.said()
+        await proxy.reap()
+        return said
+
+    async def close(self) -> None:
+        if self.opening is not None:
+            self.opening.add_done_callback(
+                lambda done: None if done.cancelled() or done.exception() else done.result().close()
+            )
+            self.opening.cancel()
+        if self.proxy is not None:
+            self.proxy.kill()
+        if self.jump is not None:
+            await self.jump.close()

@@ -12,7 +12,6 @@ import secrets
 import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from fnmatch import fnmatchcase
 from functools import partial
 
 from sshop.core.value import replace
@@ -28,13 +27,14 @@ from sshop.errors import (
     UsageError,
 )
 from sshop.ports import Limits
-from sshop.transport import client_config, line
+from sshop.transport import algorithms, line
 from sshop.transport.channel import GuardChannel
 from sshop.transport.client_config import HostConfig
-from sshop.transport.credentials import Credential, Keyring, agent_path
+from sshop.transport.credentials import Credential, Keyring, agent_path, refuse
 from sshop.transport.guard import check_installed, command, installer, show_noise
 from sshop.transport.keys import PublicKey
 from sshop.transport.known_hosts import Trust, read_trust
+from sshop.transport.words import HostWord, parse_host
 
 # asyncssh looks for liboqs and libnettle through find_library, which starts eleven child processes. What they would add
 # (sntrup761, umac) is not used here. Nor are X.509 certificates, which OpenSSH does not know, GSSAPI, and hardware
@@ -53,37 +53,6 @@ finally:
     for _name in _absent:
         del sys.modules[_name]
 
-# A handshake that costs little goes first; sshd's own favourite costs 70 ms of processor time more.
-_KEX = [
-    "curve25519-sha256",
-    "curve25519-sha256@libssh.org",
-    "mlkem768x25519-sha256",
-    "ecdh-sha2-nistp256",
-    "ecdh-sha2-nistp384",
-    "ecdh-sha2-nistp521",
-    "diffie-hellman-group-exchange-sha256",
-    "diffie-hellman-group16-sha512",
-    "diffie-hellman-group18-sha512",
-    "diffie-hellman-group14-sha256",
-]
-_CIPHERS = [
-    "aes128-gcm@openssh.com",
-    "aes256-gcm@openssh.com",
-    "chacha20-poly1305@openssh.com",
-    "aes128-ctr",
-    "aes192-ctr",
-    "aes256-ctr",
-]
-_HOST_KEYS = [
-    "ssh-ed25519",
-    "ecdsa-sha2-nistp256",
-    "ecdsa-sha2-nistp384",
-    "ecdsa-sha2-nistp521",
-    "sk-ssh-ed25519@openssh.com",
-    "sk-ecdsa-sha2-nistp256@openssh.com",
-    "rsa-sha2-512",
-    "rsa-sha2-256",
-]
 _CERTIFICATE = "-cert-v01@openssh.com"
 _QUICKACK = getattr(socket, "TCP_QUICKACK", None)
 _FULL = (b"Exceeded MaxStartups", b"Not allowed at this time")
@@ -91,7 +60,7 @@ _INSTALL_LIMIT = 60.0
 _ENDING = 1.0
 _JUMPS = 8
 
-LookUp = Callable[[client_config.HostWord], HostConfig]
+LookUp = Callable[[HostWord], HostConfig]
 
 
 async def connect(
@@ -109,7 +78,7 @@ async def connect(
     `opening` is a TCP connection that is on its way. Raises a `NotSent`.
     """
     trust = trust or read_trust(config)
-    way = _Way(opening=opening)
+    way: line.Way[SshConnection] = line.Way(opening=opening)
     try:
         way.jump = await _connect_jump(config, limits, look_up, environ, depth)
         try:
@@ -124,45 +93,6 @@ async def connect(
         raise
 
 
-class _Way:
-    """How the bytes get there: through a jump host, by a ProxyCommand, or over TCP."""
-
-    def __init__(self, *, opening: asyncio.Future[socket.socket] | None = None) -> None:
-        self.opening = opening
-        self.jump: SshConnection | None = None
-        self.proxy: line.ProxyCommand | None = None
-
-    async def dial(self, config: HostConfig, environ: Mapping[str, str]) -> socket.socket | None:
-        """A fresh socket, to be closed by whoever takes it; None where a jump host carries the bytes."""
-        if self.jump is not None:
-            return None
-        if config.proxy_command:
-            self.proxy = line.ProxyCommand(config.proxy_command, environ)
-            return self.proxy.sock
-        opening, self.opening = self.opening, None
-        return await (opening or line.open_tcp(config))
-
-    async def end_proxy(self) -> str:
-        """End the ProxyCommand; what it said."""
-        proxy, self.proxy = self.proxy, None
-        if proxy is None:
-            return ""
-        said = proxy.said()
-        await proxy.reap()
-        return said
-
-    async def close(self) -> None:
-        if self.opening is not None:
-            self.opening.add_done_callback(
-                lambda done: None if done.cancelled() or done.exception() else done.result().close()
-            )
-            self.opening.cancel()
-        if self.proxy is not None:
-            self.proxy.kill()
-        if self.jump is not None:
-            await self.jump.close()
-
-
 async def _connect_jump(
     config: HostConfig, limits: Limits, look_up: LookUp, environ: Mapping[str, str], depth: int
 ) -> SshConnection | None:
@@ -172,7 +102,7 @@ async def _connect_jump(
     if depth >= _JUMPS:
         raise UsageError(f"ProxyJump of {config.name}: more than {_JUMPS} hosts in a row")
     *before, last = (hop.strip().removeprefix("ssh://") for hop in config.proxy_jump.split(","))
-    found = look_up(client_config.parse_host(last))
+    found = look_up(parse_host(last))
     if before:
         found = replace(found, proxy_jump=",".join(before), proxy_command=None)
     try:
@@ -188,7 +118,7 @@ async def _log_in(
     limits: Limits,
     environ: Mapping[str, str],
     trust: Trust,
-    way: _Way,
+    way: line.Way[SshConnection],
     *,
     certificates: bool,
 ) -> SshConnection:
@@ -246,10 +176,10 @@ _LATE = {
 
 
 def _options(config: HostConfig, trust: Trust, limits: Limits, *, certificates: bool) -> dict[str, object]:
-    known = [each for name in trust.algorithms for each in _signatures(name)]
-    plain = list(dict.fromkeys([*(each for each in known if each in _HOST_KEYS), *_HOST_KEYS]))
-    signed = [each.replace("@openssh.com", "") + _CERTIFICATE for each in _HOST_KEYS] if certificates else []
-    host_keys = _algorithms(
+    known = [each for name in trust.algorithms for each in algorithms.signatures(name)]
+    plain = list(dict.fromkeys([*(each for each in known if each in algorithms.HOST_KEYS), *algorithms.HOST_KEYS]))
+    signed = [each.replace("@openssh.com", "") + _CERTIFICATE for each in algorithms.HOST_KEYS] if certificates else []
+    host_keys = algorithms.choose(
         config.host_key_algorithms, public_key.get_public_key_algs() + public_key.get_certificate_algs(), signed + plain
     )
     if not certificates:
@@ -260,8 +190,8 @@ def _options(config: HostConfig, trust: Trust, limits: Limits, *, certificates: 
         "known_hosts": ((), (), _revoked(trust)),
         "host_key_alias": config.host_key_alias,
         "server_host_key_algs": host_keys,
-        "kex_algs": _algorithms(config.kex_algorithms, kex.get_kex_algs(), _KEX),
-        "encryption_algs": _algorithms(config.ciphers, encryption.get_encryption_algs(), _CIPHERS),
+        "kex_algs": algorithms.choose(config.kex_algorithms, kex.get_kex_algs(), algorithms.KEX),
+        "encryption_algs": algorithms.choose(config.ciphers, encryption.get_encryption_algs(), algorithms.CIPHERS),
         "compression_algs": None,
         "tcp_keepalive": config.tcp_keepalive,
         "x509_trusted_certs": None,
@@ -281,14 +211,10 @@ def _options(config: HostConfig, trust: Trust, limits: Limits, *, certificates: 
         "utf8_decode_errors": "replace",
     }
     if config.macs:
-        options["mac_algs"] = _algorithms(
+        options["mac_algs"] = algorithms.choose(
             config.macs, mac.get_mac_algs(), [each.decode() for each in mac.get_default_mac_algs()]
         )
     return options
-
-
-def _signatures(algorithm: str) -> tuple[str, ...]:
-    return ("rsa-sha2-512", "rsa-sha2-256") if algorithm == "ssh-rsa" else (algorithm,)
 
 
 def _revoked(trust: Trust) -> list[asyncssh.SSHKey]:
@@ -301,30 +227,6 @@ def _revoked(trust: Trust) -> list[asyncssh.SSHKey]:
         except asyncssh.KeyImportError:
             continue
     return keys
-
-
-def _algorithms(setting: str | None, known: list[bytes], default: list[str]) -> list[str]:
-    """A list of ssh_config(5): names and patterns, or `+ - ^` and a list to change the default. What the library does
-    not know is left out.
-    """
-    available = [each.decode() for each in known]
-    usable = [each for each in default if each in available]
-    if not setting:
-        return usable
-    sign, names = (setting[0], setting[1:]) if setting[0] in "+-^" else ("", setting)
-    chosen = [each for pattern in names.split(",") for each in available if fnmatchcase(each, pattern)]
-    match sign:
-        case "+":
-            result = [*usable, *chosen]
-        case "-":
-            result = [each for each in usable if each not in chosen]
-        case "^":
-            result = [*chosen, *usable]
-        case _:
-            result = chosen
-    if not result:
-        raise UsageError(f"SSH configuration: none of these algorithms can be used: {setting[:200]}")
-    return list(dict.fromkeys(result))
 
 
 class _Login(asyncssh.SSHClient):
@@ -507,24 +409,13 @@ class _Login(asyncssh.SSHClient):
         )
 
     def _login_refused(self, reason: str) -> LoginRefused:
-        tried = tuple(credential.describe(self.config.user) for credential in self._tried)
         skipped = self._keyring.skipped if self._keyring else []
-        parts = [f"{self.config.user} on {self.place}: no credential was accepted"]
-        parts += [reason] if reason else []
-        parts.append("tried " + ", ".join(tried) if tried else "there was none to try")
-        parts += ["not tried: " + ", ".join(skipped)] if skipped else []
-        if self._raw is not None and (methods := [m for m in self._raw.get_server_auth_methods() if m != "none"]):
-            parts.append(f"the host takes {', '.join(methods)}")
-        banner = show_noise(self.banner.encode())
-        parts += [f"it said: {banner}"] if banner else []
-        hint = None
-        if "many authentication failures" in reason:
-            hint = "name the right key by IdentityFile and set IdentitiesOnly yes"
-        elif any("encrypted" in each for each in skipped):
-            hint = "ssh-add the key, and give SSH_AUTH_SOCK"
-        elif any("expired" in each for each in tried):
-            hint = "renew the certificate"
-        return LoginRefused("; ".join(parts), hint=hint, tried=tuple(each.ref for each in self._tried))
+        methods = self._raw.get_server_auth_methods() if self._raw is not None else ()
+        said = {
+            "the host takes": [each for each in methods if each != "none"],
+            "it said:": [show_noise(self.banner.encode())],
+        }
+        return refuse(self.config.user, self.place, self._tried, skipped, reason=reason, said=said)
 
 
 def _public_of(pair: asyncssh.SSHKeyPair) -> PublicKey:

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 
 from sshop.core.value import Value
 from sshop.transport import client_config
-from sshop.transport.client_config import parse_host
 from sshop.transport.credentials import agent_path
 from sshop.transport.known_hosts import read_trust
+from sshop.transport.words import parse_host
 
 
 class Survey(Value):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sshop.errors import UsageError
-from sshop.transport import SshTransport, client_config
+from sshop.transport import SshTransport, client_config, words
 from tests.support.tools import require_tool
 
 HOSTS = ["web1", "WEB1", "db.example.org", "bob@web1", "10.0.0.7", "a-b_c", "other"]
@@ -71,9 +71,7 @@ def test_it_reads_what_ssh_reads(folder: Path, text: str):
     config.write_text(text.replace("Include ", f"Include {folder}/.ssh/"))
     for host in HOSTS:
         said = oracle(config, host)
-        found = client_config.look_up(
-            client_config.parse_host(host), file=config, environ={"HOME": home, "SHELL": "/bin/sh"}
-        )
+        found = client_config.look_up(words.parse_host(host), file=config, environ={"HOME": home, "SHELL": "/bin/sh"})
         assert [found.address] == said["hostname"], host
         assert [str(found.port)] == said["port"], host
         assert [found.user] == said["user"], host
@@ -107,7 +105,7 @@ def test_tokens_and_variables_in_paths(folder: Path):
         "IdentityFile ~/k-%r-%h-%n-%p-%u-%%\nCertificateFile ${X}/c\nIdentityAgent $SOCK\nHostName h.%h\n"
     )
     environ = {"HOME": "/home/me", "X": "/x", "SOCK": "/s"}
-    found = client_config.look_up(client_config.parse_host("bob@web:77"), file=config, environ=environ)
+    found = client_config.look_up(words.parse_host("bob@web:77"), file=config, environ=environ)
     user = found.identities[0].split("-")[5]
     assert found.identities == (f"/home/me/k-bob-h.web-web-77-{user}-%",)
     assert found.certificates == ("/x/c",)
@@ -155,13 +153,13 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize(("text", "words"), BAD.values(), ids=BAD)
-def test_a_file_that_cannot_be_understood_is_a_usage_error_with_its_place(folder: Path, text: str, words: str):
+@pytest.mark.parametrize(("text", "said"), BAD.values(), ids=BAD)
+def test_a_file_that_cannot_be_understood_is_a_usage_error_with_its_place(folder: Path, text: str, said: str):
     config = folder / "config"
     config.write_text(text.replace("{self}", str(config)))
     with pytest.raises(UsageError) as caught:
         SshTransport(ssh_config=config, environ={"HOME": str(folder)}).resolve("web")
-    assert words in caught.value.message
+    assert said in caught.value.message
 
 
 def test_a_named_file_that_is_missing_or_unreadable_is_a_usage_error(folder: Path):
@@ -185,7 +183,7 @@ def test_a_named_file_that_is_missing_or_unreadable_is_a_usage_error(folder: Pat
     ],
 )
 def test_a_host_argument_is_taken_apart(text: str, expected: tuple):
-    word = client_config.parse_host(text)
+    word = words.parse_host(text)
     assert (word.name, word.user, word.port) == expected
 
 
