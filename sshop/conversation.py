@@ -42,6 +42,9 @@ class Line:
         connection = await self.connect()
         try:
             return await connection.open_guard(self._guard, self._root, install=install)
+        except errors.ConnectTimeout:
+            self.drop()  # a connection that opens no channel in time is dead, or as good as that
+            raise
         except errors.LinkLost as lost:
             self.drop()
             raise errors.HostUnreachable(

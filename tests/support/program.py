@@ -216,7 +216,9 @@ class Inside:
         recover: str = "auto",
         wait_s: float | None = None,
         tries: int = 1,
+        line: Line | None = None,
     ) -> Ended:
+        """`line` is one that the caller shares among calls, and closes."""
         policy = self.app.policy()
         account, root = self.app.account(host)
         intent = intend(
@@ -224,9 +226,9 @@ class Inside:
             read_secret=lambda _: b"", read_file=lambda _: None,
         )  # fmt: skip
         world = self.world()
-        line = world.line(account, root)
+        shared, line = line, line or world.line(account, root)
         course = Course(world, line, Mode(recover, wait_s, tries=tries), command=intent.command)
-        return await self._end(line, course.run(intent))
+        return await self._end(line, course.run(intent), close=shared is None)
 
     async def replay(self, operation_id: str, *, wait_s: float | None = None, tries: int = 5) -> Ended:
         world = self.world()
@@ -247,7 +249,10 @@ class Inside:
         line = world.line(operation.account, operation.terms.root)
         return await self._end(line, reconcile.fence(world, line, operation))
 
-    async def _end(self, line: Line, doing: Any) -> Ended:
+    def line(self, host: str) -> Line:
+        return self.world().line(*self.app.account(host))
+
+    async def _end(self, line: Line, doing: Any, *, close: bool = True) -> Ended:
         try:
             answer = await doing
             answer.exit = exit_name(answer)
@@ -257,8 +262,9 @@ class Inside:
                 assert answer.operation is not None
                 ended.answer.operation = self.app.ledger().operation(answer.operation.operation_id)
         finally:
-            await line.close()
-            await asyncio.sleep(0)
+            if close:
+                await line.close()
+                await asyncio.sleep(0)
         return ended
 
     def verify(self) -> None:
