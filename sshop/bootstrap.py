@@ -97,7 +97,8 @@ class App:
         if self._transport is None:
             from sshop.transport import SshTransport
 
-            self._transport = SshTransport(environ=self._environ)
+            names = {host.name: host.address for host in self.policy().hosts.values() if host.address is not None}
+            self._transport = SshTransport(environ=self._environ, names=names)
         return self._transport
 
     def account(self, word: str) -> tuple[Account, str]:
@@ -108,7 +109,7 @@ class App:
         return self._named(host)
 
     def _named(self, host: Host) -> tuple[Account, str]:
-        found = self.transport().resolve(host.address or host.name)
+        found = self.transport().resolve(host.name)
         account = Account(host.name, host.user or found.user, found.address, host.port or found.port)
         return account, host.root or DEFAULT_ROOT
 
