@@ -30,8 +30,8 @@ GIT = (
     "GIT_AUTHOR_NAME=t GIT_AUTHOR_EMAIL=t@example.org GIT_COMMITTER_NAME=t GIT_COMMITTER_EMAIL=t@example.org"
 )
 POSTGRES = (
-    "bin=$(ls -d /usr/lib/postgresql/*/bin | tail -1); mkdir -p /run/postgresql /var/backups/postgres /srv; rm -rf /srv/pg; "
-    "mkdir /srv/pg; chown postgres /srv/pg /run/postgresql /var/backups/postgres; cd /srv/pg; "
+    "bin=$(ls -d /usr/lib/postgresql/*/bin | tail -1); mkdir -p /run/postgresql /var/backups/postgres /srv; "
+    "rm -rf /srv/pg; mkdir /srv/pg; chown postgres /srv/pg /run/postgresql /var/backups/postgres; cd /srv/pg; "
     'setpriv --reuid=postgres --regid=postgres --clear-groups "$bin/initdb" -D /srv/pg/d -A trust -N >/dev/null && '
     'setpriv --reuid=postgres --regid=postgres --clear-groups "$bin/pg_ctl" -D /srv/pg/d -w -l /srv/pg/l '
     "-o \"-F -h '' -k /run/postgresql\" start >/dev/null; "
@@ -195,7 +195,7 @@ ROWS = {
     "cron-job-present": Row(
         setup="mkdir -p /etc/cron.d",
         fools=(
-            "echo '15 3 * * * root /usr/local/bin/report --daily' > /etc/cron.d/nightly-report; chmod 666 /etc/cron.d/*",
+            "cd /etc/cron.d; echo '15 3 * * * root /usr/local/bin/report --daily' > nightly-report; chmod 666 n*",
             "echo '15 3 * * * root /usr/local/bin/report' > /etc/cron.d/nightly-report",
             "mkdir /etc/cron.d/nightly-report; chmod 644 /etc/cron.d/nightly-report",
         ),

@@ -1,7 +1,7 @@
 """A host of its own for commands that change one: the machine's folders under overlays, in a private mount namespace.
 
-What runs there is gone when it ends; `/run` begins empty. As a program it reads a JSON list of steps and prints a JSON list of results; it
-must be started in namespaces of its own, which `run` does.
+What runs there is gone when it ends; `/run` begins empty. As a program it reads a JSON list of steps and prints a JSON
+list of results; it must be started in namespaces of its own, which `run` does.
 """
 
 import base64
