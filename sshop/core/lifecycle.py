@@ -151,7 +151,7 @@ def _step(operation: Operation, event: Event) -> Changes:
                 "records": _with_record(operation, body.record_id),
                 "result": Result.from_json(body.result),
                 "replayed": True,
-                "host_state": "exited",
+                **_observed(operation, "exited", dispatched=operation.dispatched),
             }
         case events.OperationResolved() as body:
             return {

@@ -66,26 +66,29 @@ class SqliteLedger:
         """Run `decide` under the write lock and append what it returns, all or nothing; durable on return."""
         if self._appending:
             raise errors.Fault("an append inside the decision of another")
-        with self._writing():
-            drafts = decide(self)
-            with self._errors:
-                appended, changed = self._write(drafts)
-                self._connection.execute("COMMIT")
+        with self._turns:
+            self._begin()
+            try:
+                drafts = decide(self)
+                with self._errors:
+                    appended, changed = self._write(drafts)
+                    self._connection.execute("COMMIT")
+            finally:
+                self._end()
         self._remember(changed)
         return appended
 
-    @contextlib.contextmanager
-    def _writing(self) -> Iterator[None]:
-        """The write lock, in turn; whatever is not committed when it ends is rolled back."""
-        with self._turns:
-            with self._errors:
-                self._connection.execute("BEGIN IMMEDIATE")
-            self._appending = True
-            try:
-                yield
-            finally:
-                self._appending = False
-                self._roll_back()
+    def _begin(self) -> None:
+        with self._errors:
+            self._connection.execute("BEGIN IMMEDIATE")
+        self._appending = True
+
+    def _end(self) -> None:
+        """Roll back what is not committed."""
+        self._appending = False
+        if self._connection.in_transaction:
+            with contextlib.suppress(sqlite3.Error):
+                self._connection.execute("ROLLBACK")
 
     def _write(self, drafts: Sequence[Draft]) -> tuple[tuple[Event, ...], dict[str, Entry]]:
         if not drafts:
@@ -112,11 +115,6 @@ class SqliteLedger:
         except errors.LedgerCorrupt as error:
             raise errors.Fault(f"an event that cannot follow was to be appended: {error.message}") from error
         return tuple(appended), changed
-
-    def _roll_back(self) -> None:
-        with contextlib.suppress(sqlite3.Error):
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
 
     def _remember(self, changed: dict[str, Entry]) -> None:
         """Keep operations as they were committed; `last` tells whether another process has gone further."""
@@ -234,15 +232,20 @@ class SqliteLedger:
                     except errors.LedgerCorrupt:
                         fault = chain.Break(count, "projection")
             finally:
-                self._roll_back()
+                self._end()
         return Verification(ok=fault is None, events=count, head=last, fault=fault)
 
     def rebuild(self) -> int:
         """Make the projections again from the events; the number of operations."""
         self._known.clear()
-        with self._writing(), self._errors:
-            count = projection.rebuild(self._connection)
-            self._connection.execute("COMMIT")
+        with self._turns:
+            self._begin()
+            try:
+                with self._errors:
+                    count = projection.rebuild(self._connection)
+                    self._connection.execute("COMMIT")
+            finally:
+                self._end()
         return count
 
     def secret_key(self) -> tuple[str, bytes]:
