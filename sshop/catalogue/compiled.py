@@ -33,16 +33,18 @@ _LAZY = ("entries", "rules", "hosts", "digest", "commit", "folder")
 class LazyEntries(Mapping[str, Entry]):
     """Entries by name, each decoded the first time it is asked for."""
 
-    def __init__(self, body: bytes, index: dict[str, list[int]]) -> None:
-        self._body = body
+    def __init__(self, content: bytes, start: int, index: dict[str, list[int]]) -> None:
+        self._content = content
+        self._start = start
         self._index = index
         self._made: dict[str, Entry] = {}
 
     def __getitem__(self, name: str) -> Entry:
         made = self._made.get(name)
         if made is None:
-            start, length = self._index[name]
-            made = self._made[name] = entries.from_json(json.loads(self._body[start : start + length]))
+            offset, length = self._index[name]
+            start = self._start + offset
+            made = self._made[name] = entries.from_json(json.loads(self._content[start : start + length]))
         return made
 
     def __iter__(self) -> Iterator[str]:
@@ -55,8 +57,8 @@ class LazyEntries(Mapping[str, Entry]):
 class LazyRules(Sequence[Any]):
     """Rules in their order, decoded when the first raw command is sorted."""
 
-    def __init__(self, line: bytes) -> None:
-        self._line = line
+    def __init__(self, content: bytes, start: int, end: int) -> None:
+        self._content, self._start, self._end = content, start, end
         self._made: tuple[Any, ...] | None = None
 
     def _all(self) -> tuple[Any, ...]:
@@ -65,7 +67,7 @@ class LazyRules(Sequence[Any]):
 
             self._made = tuple(
                 Rule(**{field: entries.frozen(content) for field, content in rule.items()})
-                for rule in json.loads(self._line)
+                for rule in json.loads(self._content[self._start : self._end])
             )
         return self._made
 
@@ -132,8 +134,8 @@ def decode(content: bytes, digest: str) -> Policy | None:
         fields = {name: entries.frozen(value) for name, value in header["fields"].items()}
         hosts = {row[0]: Host(*(entries.frozen(cell) for cell in row)) for row in header["hosts"]}
         return Policy(
-            entries=LazyEntries(content[second + 1 :], header["index"]),
-            rules=LazyRules(content[first + 1 : second]),
+            entries=LazyEntries(content, second + 1, header["index"]),
+            rules=LazyRules(content, first + 1, second),
             hosts=hosts,
             digest=digest,
             **fields,
@@ -152,14 +154,12 @@ def load(cache: str, digest: str) -> Policy | None:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
             return None
-        chunks = []
-        while chunk := os.read(descriptor, 1 << 22):
-            chunks.append(chunk)
+        content = os.read(descriptor, found.st_size)  # one that is cut short is not whole, and passed over
     except OSError:
         return None
     finally:
         os.close(descriptor)
-    return decode(b"".join(chunks), digest)
+    return decode(content, digest)
 
 
 def store(cache: str, policy: Policy) -> bool:
