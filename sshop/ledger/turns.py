@@ -13,11 +13,14 @@ from __future__ import annotations
 
 import fcntl
 import os
-import threading
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from sshop import errors
 from sshop.ledger.driver_errors import shown
+
+if TYPE_CHECKING:
+    import threading
 
 
 class Turns:
@@ -71,9 +74,11 @@ class Turns:
         self._door = self._turn = None
 
     def _queue(self, door: int, turn: int) -> None:
+        import threading
+
         # A thread waits, for flock has no time limit, and a process that was stopped during its turn would hold all
         # others for ever. Who gives up leaves the files to the thread, which gives back what it gets too late.
-        waiting = _Waiting()
+        waiting = _Waiting(threading.Lock(), threading.Lock())
 
         def take() -> None:
             try:
@@ -107,12 +112,12 @@ class _Waiting:
 
     __slots__ = ("_agree", "_left", "done", "failed", "finished")
 
-    def __init__(self) -> None:
-        self._agree = threading.Lock()
+    def __init__(self, agree: threading.Lock, done: threading.Lock) -> None:
+        self._agree = agree
         self._left = False
         self.finished = False
         self.failed = False
-        self.done = threading.Lock()
+        self.done = done
         self.done.acquire()
 
     def finish(self) -> bool:
