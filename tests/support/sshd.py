@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -23,9 +24,10 @@ from typing import Self
 from tests.support.accounts import Account, installed_shells, make_accounts, own_account, write_databases
 from tests.support.counter import Counter
 from tests.support.process import Process, descendants, kill_below, read_process, send, wait_gone
-from tests.support.tools import missing, require_tool
+from tests.support.tools import missing, require_root, require_tool
 
 ROOT = Path(__file__).resolve().parents[2]
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 DEFAULTS = {
     "MaxStartups": "300",
@@ -82,6 +84,7 @@ class Sshd:
         self.client_key_path = self.base / "client_key"
         self.host_key_path = self.base / "host_key"
         self.authorized_keys_path = self.base / "keys" / "authorized_keys"
+        self.boot_id_path = self.base / "boot_id"
 
     def __enter__(self) -> Self:
         try:
@@ -193,6 +196,12 @@ class Sshd:
             send(rest, signal.SIGKILL)
             time.sleep(0.002)
 
+    def reboot(self) -> None:
+        """Nothing that ran runs any more, and the boot identity is another; the server itself stays (root only)."""
+        require_root()
+        self.end_sessions()
+        self.boot_id_path.write_text(f"{uuid.uuid4()}\n")
+
     def reset(self) -> None:
         """As new: nothing runs, homes are empty, only the one key may log in."""
         self.end_sessions()
@@ -213,6 +222,9 @@ class Sshd:
         accounts = [*make_accounts(self.base, self.names), own_account(self.base)]
         self._adopt(accounts)
         binds = write_databases(self.base / "etc", accounts, self.sudoers)
+        if os.geteuid() == 0:
+            self.boot_id_path.write_text(BOOT_ID.read_text())
+            binds[str(BOOT_ID)] = str(self.boot_id_path)
         try:
             self._listen(binds)
         except SshdError:
