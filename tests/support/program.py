@@ -20,6 +20,7 @@ from sshop.bootstrap import App
 from sshop.cli import document, exit_codes
 from sshop.conversation import Line
 from sshop.core.operation import Operation
+from sshop.core.value import replace
 from sshop.ending import exit_name
 from sshop.intent import intend
 from sshop.ports import Limits, Transport
@@ -204,7 +205,7 @@ class Inside:
 
     def world(self) -> World:
         world = self.app.world(self.limits)
-        return world if self.transport is None else dataclasses.replace(world, transport=self.transport)
+        return world if self.transport is None else replace(world, transport=self.transport)
 
     async def run(
         self,
