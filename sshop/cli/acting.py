@@ -24,6 +24,8 @@ from sshop.ports import Limits
 from sshop.replay import Course, Mode
 from sshop.world import Answer, World
 
+STOPS = (signal.SIGINT, signal.SIGTERM)
+
 
 def detachable(main: Coroutine[Any, Any, int]) -> int:
     """Run to the end; the first SIGINT or SIGTERM cancels, so that whoever waits can say what it knows."""
@@ -32,15 +34,13 @@ def detachable(main: Coroutine[Any, Any, int]) -> int:
         task = asyncio.current_task()
         assert task is not None
         loop = asyncio.get_running_loop()
-        told = False
 
         def stop() -> None:
-            nonlocal told
-            if not told:
-                told = True
-                task.cancel()
+            # a further one must not end the process by its signal: the exit code says what is known
+            signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
+            task.cancel()
 
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in STOPS:
             loop.add_signal_handler(number, stop)
         try:
             return await main
