@@ -12,6 +12,7 @@ from sshop.core import events, lifecycle, outcome, protocol, recovery
 from sshop.core.events import Draft
 from sshop.core.operation import RESOLVED, Boundary, Category, DispatchState, Operation, State
 from sshop.core.protocol import Frame, Hello
+from sshop.core.value import replace
 from sshop.ports import LedgerView
 from sshop.world import Answer, Grounds, World
 
@@ -150,6 +151,8 @@ class Logbook:
             rate_limited_exit=self.operation.terms.rate_limited_exit,
             temporary_failure_exit=self.operation.terms.temporary_failure_exit,
         )
+        if frame.get("background") == "1":
+            verdict = replace(verdict, why=f"{verdict.why}; processes that it left behind still ran")
         again = verdict.temporary is not None and not final and recovery.repeatable(self.operation)
         own = frame.get("own") == "1"
         bodies: list[events.AnyBody] = [

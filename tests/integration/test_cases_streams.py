@@ -47,6 +47,7 @@ async def test_a_background_process_does_not_hold_the_answer_back(sshd: Sshd, in
         assert ended.code == 1
         assert ended.json["exit_status"] == 3
         assert ended.answer.stdout == b"started\n"
+    assert first.operation.resolution == "the host recorded exit status 3; processes that it left behind still ran"
     assert second.json["replayed"] is True
     assert counter.count == 1
 
