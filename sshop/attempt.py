@@ -16,7 +16,7 @@ from sshop.core import events
 from sshop.core.operation import Boundary, Category, Operation
 from sshop.core.protocol import Frame, Hello, Request
 from sshop.logbook import Logbook
-from sshop.question import INLINE_LIMIT, Acknowledgement, acknowledge
+from sshop.question import Acknowledgement, acknowledge
 from sshop.world import FIRST, Answer, Grounds, World
 
 
@@ -44,7 +44,7 @@ def request_of(
         new=operation.new,
         weakest_grade=operation.terms.weakest_grade,
         timeout_s=operation.terms.timeout_s,
-        inline_bytes=INLINE_LIMIT,
+        inline_bytes=operation.terms.max_output,
     )
 
 

@@ -62,7 +62,7 @@ def intend(
         summary=summary,
         subject_ref=subject,
         budget=decision.budget,
-        note=note,
+        note=_readable(note),
         policy_digest=policy.digest or None,
         policy_commit=policy.commit,
         terms=_terms(policy, decision, root, verify),
@@ -91,14 +91,21 @@ def _terms(policy: Policy, decision: Decision, root: str, verify: Command | None
     found = decision.entry
     grade = None if policy.minimum_evidence == "unsynced" else policy.minimum_evidence
     if found is None:
-        return Terms(timeout_s=decision.timeout_s, weakest_grade=grade, root=root)
+        return Terms(timeout_s=decision.timeout_s, max_output=decision.max_output, weakest_grade=grade, root=root)
     return Terms(
         timeout_s=decision.timeout_s,
+        max_output=decision.max_output,
         success_exit=tuple(found.success_exit),
         rate_limited_exit=tuple(found.rate_limited_exit),
         temporary_failure_exit=tuple(found.temporary_failure_exit),
         verify=None if verify is None else commands.to_json(verify),
         verify_exit=found.verify.exit if found.verify is not None else 0,
+        verify_timeout_s=found.verify.timeout_s if found.verify is not None else None,
         weakest_grade=grade,
         root=root,
     )
+
+
+def _readable(note: str | None) -> str | None:
+    """A note as it can be kept: bytes of the command line that are no text stand as escapes."""
+    return None if note is None else note.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

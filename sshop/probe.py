@@ -14,7 +14,9 @@ from sshop.question import ask
 from sshop.world import World
 
 
-async def probe(world: World, line: Line, operation: Operation, argv: commands.Command) -> tuple[int | None, str]:
+async def probe(
+    world: World, line: Line, operation: Operation, argv: commands.Command, timeout_s: int | None = None
+) -> tuple[int | None, str]:
     """Evaluate a condition as a read-only command is run; its exit status, None where there is no answer."""
     if not argv.complete:
         return None, "a secret of the operation is not at hand"
@@ -25,7 +27,7 @@ async def probe(world: World, line: Line, operation: Operation, argv: commands.C
         clock=world.clock.now(),
         command=argv,
         category=Category.READ_ONLY,
-        timeout_s=operation.terms.timeout_s,
+        timeout_s=timeout_s or operation.terms.timeout_s,
         inline_bytes=4096,
     )
     heard = await ask(line, request)
@@ -85,7 +87,7 @@ async def verify(world: World, line: Line, operation: Operation) -> Operation:
     terms = operation.terms
     if terms.verify is None or operation.state != State.SUCCEEDED:
         return operation
-    status, text = await probe(world, line, operation, commands.from_json(terms.verify))
+    status, text = await probe(world, line, operation, commands.from_json(terms.verify), terms.verify_timeout_s)
     if outcome.says_nothing(status) and status != terms.verify_exit:
         contract = Contract.UNCHECKED
     else:

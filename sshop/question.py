@@ -16,8 +16,6 @@ from sshop.core.protocol import Frame, Hello, Request, Verb
 from sshop.core.value import Value
 from sshop.world import World
 
-INLINE_LIMIT = 64 << 20
-
 
 class Heard(Value):
     """What came back: the guard's first line, the frame that settles the question, and the output."""
@@ -73,9 +71,7 @@ async def ask(line: Line, request: Request, *, patience: float | None = None) ->
     return Heard(hello, frame, bytes(output["out"]), bytes(output["err"]), running and frame is None)
 
 
-def question(
-    world: World, operation: Operation, verb: Verb, *, wait_s: int | None = None, inline: int = INLINE_LIMIT
-) -> Request:
+def question(world: World, operation: Operation, verb: Verb, *, wait_s: int | None = None) -> Request:
     """A request about an operation, with what was promised of its store."""
     store = world.ledger.store(operation.account.key) if operation.category != Category.READ_ONLY else None
     return Request(
@@ -88,7 +84,7 @@ def question(
         generation=max(1, operation.generation),
         claim_seen=operation.claim_seen,
         store_id=operation.store_id or (store.store_id if store else None),
-        inline_bytes=inline,
+        inline_bytes=operation.terms.max_output,
         wait_s=wait_s,
     )
 

@@ -29,16 +29,20 @@ NOT_SENT_TRIES = 5
 UNCHECKED = "the secrets of this request cannot be compared with those of the operation; nothing ran"
 # An attempt that ended so would end so again.
 FINAL_EXITS = frozenset(["not_sent", "store", "twin", "not_owner", "key_conflict", "fenced"])
-FIRST_PAUSE, LONGEST_PAUSE = 0.5, 20.0
 
 
 class Mode(Value):
-    """How far a call may go: `recover` is `auto`, `look` or `none`; `wait_s` counts from the claim that was seen."""
+    """How far a call may go: `recover` is `auto`, `look` or `none`; `wait_s` counts from the claim that was seen.
+
+    The pauses between tries double from the first to the longest, in seconds, and have jitter.
+    """
 
     recover: str = "auto"
     wait_s: float | None = None
     operator: bool = False
     tries: int = NOT_SENT_TRIES
+    first_pause_s: float = 0.5
+    longest_pause_s: float = 20.0
 
 
 class Course:
@@ -201,7 +205,7 @@ class Course:
         else:
             return True
         if step > 0:
-            pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (step - 1))
+            pause = min(self._mode.longest_pause_s, self._mode.first_pause_s * 2 ** (step - 1))
             await self._world.clock.sleep(pause * (0.5 + self._world.ids.jitter()))
         return True
 

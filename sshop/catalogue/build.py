@@ -278,7 +278,6 @@ def build(files: Mapping[str, bytes], folder: str = "", digest: str = "") -> Pol
         raw_shell=said.raw.shell,
         timeout_s=said.timeout_s,
         max_output=said.max_output,
-        record_output=said.record_output,
         redact=tuple(said.redact),
         limits=said.limits.model_dump(exclude_none=True),
     )

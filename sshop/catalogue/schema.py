@@ -271,9 +271,6 @@ class PolicyFile(Strict):
         le=1 << 30,
         description="Bytes of each output stream that are fetched where an entry says nothing.",
     )
-    record_output: bool = Field(
-        default=False, description="Whether the ledger keeps the text of outputs, not only digests and sizes."
-    )
     redact: list[Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")]] = Field(
         default=[],
         description="Further names whose values are hidden in raw commands (`pin` hides `--pin=…` and `PIN=…`).",

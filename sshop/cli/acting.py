@@ -79,7 +79,7 @@ def run(options: Options, app: App, say: Reporter) -> int:
         read_file=config.read_stdin_file,
     )
     world = app.world(limits_of(options, app))
-    mode = Mode(options["recover"] or policy.recover, options["wait"], tries=policy.not_sent_tries)
+    mode = _mode(app, options["recover"] or policy.recover, options["wait"])
 
     async def main() -> int:
         line = world.line(account, root)
@@ -102,6 +102,18 @@ def run(options: Options, app: App, say: Reporter) -> int:
 
 def _read_stdin() -> bytes:
     return sys.stdin.buffer.read()
+
+
+def _mode(app: App, recover: str, wait_s: float | None, *, operator: bool = False) -> Mode:
+    policy = app.policy()
+    return Mode(
+        recover,
+        wait_s,
+        operator,
+        tries=policy.not_sent_tries,
+        first_pause_s=policy.backoff_first_s,
+        longest_pause_s=policy.backoff_most_s,
+    )
 
 
 def _path(word: str) -> str:
@@ -241,6 +253,7 @@ def replay(options: Options, app: App, say: Reporter) -> int:
     if options["all"] and found and not options["dry_run"] and not options["yes"] and not _confirmed(found):
         return exit_codes.CODES["usage"]
     world = app.world(limits_of(options, app))
+    mode = _mode(app, "look" if options["dry_run"] else "auto", options["wait"], operator=True)
     stdin = None if options["stdin"] is None else config.read_stdin_file(_path(options["stdin"]))
 
     async def main() -> int:
@@ -249,7 +262,7 @@ def replay(options: Options, app: App, say: Reporter) -> int:
         for operation in found:
             line = world.line(operation.account, operation.terms.root)
             try:
-                answer, action, why = await _replay_one(world, line, operation, options, stdin)
+                answer, action, why = await _replay_one(world, line, operation, mode, stdin)
                 codes.append(exit_codes.CODES[answer.exit])
                 rows.append(document.operation(answer) | {"action": action, "why": why})
                 if not options["json"]:
@@ -275,7 +288,7 @@ def _confirmed(found: list[Operation]) -> bool:
 
 
 async def _replay_one(
-    world: World, line: Line, operation: Operation, options: Options, stdin: Any
+    world: World, line: Line, operation: Operation, mode: Mode, stdin: Any
 ) -> tuple[Answer, str, str]:
     """The answer, what was done (`adopted attached run skipped fenced needs_decision refused`), and why."""
     from sshop.core import command as commands
@@ -292,10 +305,9 @@ async def _replay_one(
             )
         command = replace(command, stdin=replace(command.stdin, data=stdin.data))
     before = len(operation.attempts)
-    mode = Mode("look" if options["dry_run"] else "auto", options["wait"], operator=True)
     course = Course(world, line, mode, command=command)
     try:
-        if options["dry_run"]:
+        if mode.recover == "look":
             answer = await reconcile.look(world, line, operation)
             answer.exit = exit_name(answer)
         else:

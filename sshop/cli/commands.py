@@ -56,10 +56,25 @@ def print_answer(
         step = render.next_line(answer) if code != exit_codes.CODES["failed"] else None
         told = render.outcome_line(answer)
         say.say(f"{action}: {told}" if action else told, hint=step)
+    _tell_cut(answer, say)
     if options.get("exit_passthrough"):
         result = answer.operation.result if answer.operation else None
         return exit_codes.passthrough(code, result.status if result else None)
     return code
+
+
+def _tell_cut(answer: Answer, say: Reporter) -> None:
+    """What was left on the host is said, and how to get it."""
+    result = answer.operation.result if answer.operation else None
+    if result is None or answer.operation is None or answer.stdout is None or answer.stderr is None:
+        return
+    for name, whole, got in (
+        ("out", result.stdout_bytes, len(answer.stdout)),
+        ("err", result.stderr_bytes, len(answer.stderr)),
+    ):
+        if got < whole:
+            hint = f"sshop output {answer.operation.operation_id} --stream {name}"
+            say.say(f"the first {got:,} of {whole:,} bytes of std{name} came with the answer", hint=hint)
 
 
 def _print_result(answer: Answer, options: Options, shown: tuple[int, int]) -> None:

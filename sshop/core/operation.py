@@ -252,8 +252,8 @@ class Result(Value):
 class Terms(Value):
     """What the catalogue fixed for an operation beside its command, so that it can be continued from the ledger alone.
 
-    `verify` is the result contract: a command (`command.to_json`) and the exit status that satisfies it. `root` is the
-    folder of guard and store on the host.
+    `verify` is the result contract: a command (`command.to_json`) and the exit status that satisfies it. `max_output` is
+    how many bytes of each output come with an answer, `root` the folder of guard and store on the host.
     """
 
     timeout_s: int | None = None
@@ -262,6 +262,8 @@ class Terms(Value):
     temporary_failure_exit: tuple[int, ...] = ()
     verify: dict[str, Any] | None = None
     verify_exit: int = 0
+    verify_timeout_s: int | None = None
+    max_output: int = 1 << 20
     weakest_grade: str | None = None
     root: str = "~/.sshop"
 

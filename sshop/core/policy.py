@@ -56,7 +56,6 @@ class Policy(Value):
     raw_shell: str = "allowed"
     timeout_s: int | None = None
     max_output: int = 1_048_576
-    record_output: bool = False
     redact: tuple[str, ...] = ()
     limits: Mapping[str, float] = NOTHING
 
