@@ -25,6 +25,7 @@ from sshop.replay import Course, Mode
 from sshop.world import Answer, World
 
 STOPS = (signal.SIGINT, signal.SIGTERM)
+LONGEST_WAIT_S = 31_536_000
 
 
 def detachable(main: Coroutine[Any, Any, int]) -> int:
@@ -53,15 +54,14 @@ def detachable(main: Coroutine[Any, Any, int]) -> int:
 def limits_of(options: Options, app: App) -> Limits:
     found = {name: float(value) for name, value in app.policy().limits.items()}
     if options.get("dead_after") is not None:
-        if options["dead_after"] <= 0:
-            raise errors.UsageError("--dead-after must be more than 0")
+        if not 0 < options["dead_after"] < float("inf"):
+            raise errors.UsageError("--dead-after must be more than 0, and an end")
         found["dead_after"] = options["dead_after"]
     return Limits(**found)
 
 
 def run(options: Options, app: App, say: Reporter) -> int:
-    if options["wait"] is not None and options["wait"] < 0:
-        raise errors.UsageError("--wait must not be negative")
+    _check_wait(options)
     policy = app.policy()
     account, root = app.account(options["host"])
     intent = intend(
@@ -98,6 +98,11 @@ def run(options: Options, app: App, say: Reporter) -> int:
         return code
 
     return detachable(main())
+
+
+def _check_wait(options: Options) -> None:
+    if options["wait"] is not None and not 0 <= options["wait"] <= LONGEST_WAIT_S:
+        raise errors.UsageError(f"--wait is a number of seconds from 0 to {LONGEST_WAIT_S:,}")
 
 
 def _read_stdin() -> bytes:
@@ -184,6 +189,8 @@ def _about(options: Options, app: App, act: Callable[[World, Line, Operation], C
 
 
 def reconcile_one(options: Options, app: App, say: Reporter) -> int:
+    _check_wait(options)
+
     async def act(world: World, line: Line, operation: Operation) -> int:
         answer = await reconcile.look(world, line, operation, wait_s=options["wait"])
         answer.exit = exit_name(answer)
@@ -246,6 +253,7 @@ def replay(options: Options, app: App, say: Reporter) -> int:
         raise errors.UsageError(
             "one operation, or --all", hint="sshop replay OPERATION | sshop replay --all [--host HOST]"
         )
+    _check_wait(options)
     if options["all"]:
         found = app.ledger().operations(unresolved=True, host=options["host"])
     else:

@@ -92,6 +92,6 @@ def main(words: list[str], call: Callable[[str, dict[str, Any]], int]) -> int:
         if type(error).__name__ == "NoArgsIsHelpError":
             sys.stdout.write(message + "\n")
             return 2
-        hint = f"{where.command_path if where else 'sshop'} --help"
+        hint = f"{where.command_path if where else ' '.join(('sshop', *words[:1]))} --help"
         raise errors.UsageError(message[:1].lower() + message[1:].rstrip("."), hint=hint) from error
     return code if isinstance(code, int) else 0

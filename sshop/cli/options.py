@@ -166,7 +166,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("cancel", "Fence what has not started, end what runs", (OPERATION,), (DEAD_AFTER,)),
     Command(
         "ledger verify",
-        "Check the chain of events and the projections; exit 1 where they are not whole",
+        "Check events and projections; exit 1 if they are not whole",
         (),
         (
             Option(
@@ -177,7 +177,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("ledger rebuild", "Make the projections again from the events"),
     Command(
         "ledger fill",
-        "Fill an empty ledger with a synthetic history, for benchmarks and pages",
+        "Fill an empty ledger with a synthetic history, for benchmarks",
         (Argument("count", "one", "how many events"),),
         (Option("seed", ("--seed",), "integer", "of the random choices", 1, metavar="N"),),
     ),

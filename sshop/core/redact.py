@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from sshop.core.command import Element, Piece, Secret
+from sshop.core.command import ELEMENT_LIMIT, Element, Piece, Secret
 
 _WORDS = [
     "password",
@@ -37,16 +37,18 @@ _STICKY_P = frozenset(["mysql", "mysqldump", "mysqladmin", "mariadb", "mariadb-d
 
 def _patterns(extra: Iterable[str]) -> tuple[re.Pattern[str], re.Pattern[str], list[re.Pattern[str]]]:
     words = "|".join([*_WORDS, *map(re.escape, extra)])
-    name = rf"(?:[A-Za-z0-9]+[-_.])*(?:{words})(?:[-_.][A-Za-z0-9]+)*"
+    # every repetition has an end: an argument of 128 KiB must not be searched anew from each of its characters
+    name = rf"(?:[A-Za-z0-9]{{1,128}}[-_.]){{0,12}}(?:{words})(?:[-_.][A-Za-z0-9]{{1,128}}){{0,12}}"
+    programs = "|".join(map(re.escape, sorted(_STICKY_P)))
     option = re.compile(rf"--?{name}\Z", re.IGNORECASE)
     whole = re.compile(rf"(?:--?)?(?P<name>{name})[=:](?P<value>.+)\Z", re.IGNORECASE | re.DOTALL)
     inside = [
         re.compile(rf"(?<![A-Za-z0-9])(?:--?)?(?P<name>{name})=(?P<value>{_VALUE})", re.IGNORECASE),
         re.compile(rf"(?<![A-Za-z0-9])--?(?P<name>{name})\s+(?P<value>(?!-){_VALUE})", re.IGNORECASE),
-        re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s/:@]*:(?P<value>[^\s/@]+)@"),
-        re.compile(r"(?<![\w/])[\w.-]+:(?P<value>[^\s/@:]+)@[\w.-]+"),
+        re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}://[^\s/:@]{0,256}:(?P<value>[^\s/@]{1,8192})@"),
+        re.compile(r"(?<![\w/])[\w.-]{1,256}:(?P<value>[^\s/@:]{1,8192})@[\w.-]"),
         re.compile(r"authorization:\s*(?:(?:basic|bearer|token)\s+)?(?P<value>[^\s'\"]+)", re.IGNORECASE),
-        re.compile(rf"\b(?:{'|'.join(map(re.escape, sorted(_STICKY_P)))})\b[^;&|\n]*?\s-p(?P<value>[^\s'\";&|]+)"),
+        re.compile(rf"\b(?:{programs})\b[^;&|\n]{{0,2048}}?\s-p(?P<value>[^\s'\";&|]+)"),
     ]
     return option, whole, inside
 
@@ -89,6 +91,9 @@ def hide(words: Sequence[str], extra: Iterable[str] = ()) -> tuple[Element, ...]
     sticky = bool(words) and words[0].rsplit("/", 1)[-1] in _STICKY_P
     awaited: str | None = None
     for word in words:
+        if len(word) > ELEMENT_LIMIT:  # it will be refused for that
+            elements.append((Piece("text", word.encode("utf-8", "surrogateescape")),))
+            continue
         match = whole.match(word)
         if awaited is not None and not word.startswith("-"):
             spans = [(0, len(word), awaited)] if word else []

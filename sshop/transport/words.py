@@ -11,6 +11,7 @@ from sshop.errors import UsageError
 # ssh(1) refuses the same: these words may reach a ProxyCommand or `Match exec`, and so a shell
 BAD_IN_HOST = re.compile(r"[\s'\"`$\\;&<>|(){},/]|[^\x21-\x7e\x80-\U0010ffff]")
 _BAD_IN_USER = re.compile(r"[\s'\"`;&<>|(){}]|\\\Z|[\x00-\x1f\x7f]")
+LONGEST_NAME = 255  # of a host in the DNS, and more than any account's
 
 
 class HostWord(Value):
@@ -34,9 +35,9 @@ def parse_host(text: str) -> HostWord:
         name, port = rest.split(":")
     else:
         name, port = rest, None
-    if not name or name.startswith("-") or BAD_IN_HOST.search(name):
+    if not name or len(name) > LONGEST_NAME or name.startswith("-") or BAD_IN_HOST.search(name):
         raise UsageError(f"not a host: {text[:200]!r}", hint="an alias, or [user@]host[:port]")
-    if at and (not user or user.startswith("-") or _BAD_IN_USER.search(user)):
+    if at and (not user or len(user) > LONGEST_NAME or user.startswith("-") or _BAD_IN_USER.search(user)):
         raise UsageError(f"not a user name: {text[:200]!r}")
     if port is not None and not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
         raise UsageError(f"not a port: {text[:200]!r}", hint="a number from 1 to 65535")
