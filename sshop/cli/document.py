@@ -152,6 +152,9 @@ def follow_up(answer: Answer) -> dict[str, Any]:
         return {"action": "none", "command": None, "why": op.resolution}
     if answer.code == "unresolved_twin" or answer.exit == "twin":
         return {"action": "continue", "command": answer.hint, "why": answer.message}
+    if answer.code == "in_flight" or answer.exit == "not_owner":
+        # another's: to replay it would be refused, to look is nobody's privilege
+        return {"action": "attach", "command": f"sshop reconcile {name} --wait 60", "why": answer.message}
     if not op.dispatched:
         return {"action": "retry", "command": f"sshop replay {name}", "why": "nothing was dispatched"}
     if op.category == Category.READ_ONLY:
