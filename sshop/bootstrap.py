@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from sshop import config, errors
@@ -62,8 +62,20 @@ class SystemProcesses:
 class App:
     """What a command of the line needs, each made when it is first asked for."""
 
-    def __init__(self, environ: Mapping[str, str], *, ledger: str | None = None, policies: str | None = None) -> None:
+    def __init__(
+        self,
+        environ: Mapping[str, str],
+        *,
+        ledger: str | None = None,
+        policies: str | None = None,
+        creates: bool = True,
+        notify: Callable[[str], None] | None = None,
+    ) -> None:
+        """`creates` tells whether a ledger that was named and is not there is made; `notify` gets what people should
+        know of how a ledger was found.
+        """
         self._environ = environ
+        self._creates, self._notify = creates, notify
         self._ledger_option, self._policies_option = ledger, policies
         self._ledger: Ledger | None = None
         self._policy: Policy | None = None
@@ -81,7 +93,11 @@ class App:
             location = self.ledger_location
             if "://" in location:
                 raise errors.UsageError(f"{location.split('://')[0]} ledgers are not built yet", hint="--ledger FILE")
-            self._ledger = SqliteLedger.open(location)
+            named = self._ledger_option or self._environ.get("SSHOP_LEDGER")
+            found = SqliteLedger.open(location, create=self._creates or not named)
+            if found.notice is not None and self._notify is not None:
+                self._notify(found.notice)
+            self._ledger = found
         return self._ledger
 
     def policy(self) -> Policy:

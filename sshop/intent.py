@@ -59,10 +59,10 @@ def intend(
         effects=tuple(decision.effects),
         kind=kind,
         name=name,
-        summary=summary,
-        subject_ref=subject,
+        summary=_readable(summary),
+        subject_ref=None if subject is None else _readable(subject),
         budget=decision.budget,
-        note=_readable(note),
+        note=None if note is None else _readable(note),
         policy_digest=policy.digest or None,
         policy_commit=policy.commit,
         terms=_terms(policy, decision, root, verify),
@@ -106,6 +106,6 @@ def _terms(policy: Policy, decision: Decision, root: str, verify: Command | None
     )
 
 
-def _readable(note: str | None) -> str | None:
-    """A note as it can be kept: bytes of the command line that are no text stand as escapes."""
-    return None if note is None else note.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+def _readable(text: str) -> str:
+    """Words as the ledger can keep them: bytes of the command line that are no text stand as escapes."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

@@ -21,7 +21,13 @@ RUNNING_HINT = "it goes on there; attach with the same ID"
 
 def call(name: str, options: Options, say: Reporter) -> int:
     """Run the command of that name; its exit code. Raises what ends it before there is an answer."""
-    app = App(os.environ, ledger=options["ledger"], policies=options["policies"])
+    app = App(
+        os.environ,
+        ledger=options["ledger"],
+        policies=options["policies"],
+        creates=name in ("run", "ledger fill"),
+        notify=say.say,
+    )
     try:
         return _FUNCTIONS[name](options, app, say)
     finally:
