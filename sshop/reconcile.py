@@ -262,20 +262,24 @@ async def fence(world: World, line: Line, operation: Operation, *, verb: Verb = 
 
     An operation that was never dispatched by this ledger, and has a minted ID, is cancelled without the host.
     """
-    if not operation.dispatched and not operation.resolved and not _in_flight(world, operation):
+    name = operation.operation_id
+
+    def cancel_unsent(view: LedgerView) -> list[Draft]:
+        current = view.operation(name)
+        if current is None or not current.minted_here or current.resolved or current.dispatched:
+            return []
+        if any(attempt.in_flight and world.alive(attempt) for attempt in current.attempts):
+            return []
         body = events.OperationResolved(
-            State.CANCELLED, "nothing_dispatched", None, None, None, operation.contract, "nothing was ever dispatched"
+            State.CANCELLED, "nothing_dispatched", None, None, None, current.contract, "nothing was ever dispatched"
         )
-        if operation.minted_here:
-            _append(world, operation.operation_id, [body])
-            return Answer(world.operation(operation.operation_id))
+        return [world.draft(body, name)]
+
+    if world.ledger.append(cancel_unsent):
+        return Answer(world.operation(name))
     request = question(world, operation, verb, wait_s=0)
     heard = await ask(line, request, patience=30)
     return conclude(world, line, operation, request, heard, kind=verb)
-
-
-def _in_flight(world: World, operation: Operation) -> bool:
-    return any(attempt.in_flight and world.alive(attempt) for attempt in operation.attempts)
 
 
 async def fetch(

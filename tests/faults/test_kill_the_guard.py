@@ -129,8 +129,21 @@ def test_a_sample_of_points_is_killed_in_every_shell(folder: Path, shell: str) -
     kill_all(folder, shell, dataclasses.replace(CASES["plain"], whole=300), size=20, allowed=0.1)
 
 
+def test_a_sample_of_points_ends_the_whole_tree_at_once(folder: Path) -> None:
+    """As a machine without memory or power does, the boot identity left as it is."""
+    kill_all(folder, "dash", dataclasses.replace(CASES["limit"], whole=300), size=25, allowed=0.1, whole_tree=True)
+
+
 def kill_all(
-    folder: Path, shell: str, case: Case, *, size: int, part: int = 0, parts: int = 1, allowed: float = 0.02
+    folder: Path,
+    shell: str,
+    case: Case,
+    *,
+    size: int,
+    part: int = 0,
+    parts: int = 1,
+    allowed: float = 0.02,
+    whole_tree: bool = False,
 ) -> None:
     """A process reads its own place in /proc byte by byte, so that the counts of two runs differ by some digits: the
     share `allowed` of the points may not be reached, and then nothing was killed.
@@ -138,13 +151,13 @@ def kill_all(
     host = Host(folder / "home", shell, case)
     points = enumerate_kills(host.argv, host.store.env, host.bytes_of(host.request()))
     assert host.count.count == 1
-    chosen = sample(points[part::parts], size, salt=f"{shell} {case.name} {part}", whole=case.whole)
+    chosen = sample(points[part::parts], size, salt=f"{shell} {case.name} {part} {whole_tree}", whole=case.whole)
     tally = Tally(chosen)
     wrong = []
     for point in chosen:
         store = host.fresh()
         request = host.request()
-        run = run_with_kill(point, host.argv, store.env, host.bytes_of(request), limit_s=30)
+        run = run_with_kill(point, host.argv, store.env, host.bytes_of(request), whole_tree=whole_tree, limit_s=30)
         tally.add(run)
         try:
             judge(host, request, run)

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from sshop import reconcile
 from sshop.core.events import Event
 from sshop.core.operation import Operation
 from sshop.ledger.sqlite import SqliteLedger
 from tests.support.counter import Counter
-from tests.support.program import Program, finish
+from tests.support.program import Inside, Program, finish
 from tests.support.sshd import Sshd
 
 KILLED = "import runpy; runpy.run_module('tests.support.killed', run_name='__main__', alter_sys=True)"
@@ -169,6 +170,29 @@ def test_a_runner_that_sleeps_before_go_and_wakes_late_sends_nothing(desk: Desk)
     assert desk.count.count == 0
     assert done.code in (12, 13), (done.code, done.text, fenced)
     assert desk.operation().state == "cancelled", json.loads(done.stdout)
+
+
+async def test_a_fence_that_read_the_ledger_too_early_cancels_nothing_that_ran_since(
+    sshd: Sshd, tmp_path: Path
+) -> None:
+    inside = Inside(tmp_path, sshd.ssh_config_path)
+    program = Program(tmp_path, sshd.ssh_config_path, policies=tmp_path / "policies")
+    count = sshd.counter()
+    words = ("run", sshd.accounts[sshd.user].alias, "add", f"path={count.path}")
+    process = program.start("after", "attempt.opened", *words, script=KILLED)
+    process.communicate(timeout=30)
+    world = inside.world()
+    [early] = world.ledger.operations()
+    assert (early.state, early.dispatched) == ("open", False)
+    assert program(*words).code == 0  # which goes on with that operation
+    assert count.count == 1
+    line = world.line(early.account, early.terms.root)
+    answer = await reconcile.fence(world, line, early)
+    await line.close()
+    assert answer.operation.state == "succeeded"
+    assert len(world.ledger.operations()) == 1
+    inside.verify()
+    inside.close()
 
 
 # As `killed`, but stopped in place of killed.
