@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from sshop import config, errors
-from sshop.core import operation
+from sshop.core import identity
 from sshop.core.operation import Account
 
 # What only reads the ledger starts without asyncio, the policy and the transport.
@@ -45,7 +45,7 @@ class SystemIds:
         self._clock = clock
 
     def mint(self, prefix: str) -> str:
-        return operation.mint(prefix, self._clock.milliseconds(), os.urandom(10))
+        return identity.mint(prefix, self._clock.milliseconds(), os.urandom(10))
 
     def nonce(self) -> str:
         return os.urandom(16).hex()

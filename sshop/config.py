@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 
 from sshop import errors
 from sshop.core.command import STDIN_LIMIT, Secret, Stdin
-from sshop.core.operation import ID_PATTERN
+from sshop.core.identity import ID_PATTERN
 from sshop.core.value import Value
 from sshop.ports import Process
 

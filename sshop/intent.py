@@ -9,7 +9,8 @@ from sshop.core import command as commands
 from sshop.core import entry as entries
 from sshop.core import policy as policies
 from sshop.core.command import Command, Stdin
-from sshop.core.operation import Account, Terms, check_id
+from sshop.core.identity import check_id
+from sshop.core.operation import Account, Terms
 from sshop.core.policy import Decision, Policy, Request
 from sshop.world import Intent
 

@@ -110,8 +110,8 @@ class Ledger(LedgerView, Protocol):
 class Limits(Value):
     """Times in seconds. `dead_after` bounds how long a dead peer goes unnoticed.
 
-    `connect`, `handshake` (until the host key is proved), `login` and `channel` (until a guard's channel is open) end in
-    `ConnectTimeout`. `idle` is how long a living peer may send nothing to a reader; 0 is for ever.
+    `connect`, `handshake` (until the host key is proved), `login` and `channel` (until a guard's channel is open) end
+    in `ConnectTimeout`. `idle` is how long a living peer may send nothing to a reader; 0 is for ever.
     """
 
     connect: float = 10.0

@@ -11,7 +11,8 @@ from sshop import errors
 from sshop.bootstrap import App
 from sshop.cli import document, exit_codes, render
 from sshop.cli.report import Reporter, write, write_json
-from sshop.core.operation import Operation, check_id
+from sshop.core.identity import check_id
+from sshop.core.operation import Operation
 from sshop.core.value import fields_of
 from sshop.world import Answer
 

@@ -23,9 +23,8 @@ from sshop.core.operation import (
     Result,
     State,
     Terms,
-    put,
-    replaced,
 )
+from sshop.core.value import put, replaced
 
 # The fields of an operation that an event changes, by name.
 Changes = dict[str, object]

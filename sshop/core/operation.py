@@ -1,21 +1,15 @@
-"""The nouns: identifiers, the closed lists of DESIGN section 2, host account, attempt and operation as values.
+"""The nouns: the closed lists of DESIGN section 2, host account, attempt and operation as values.
 
 The values are what a fold of events yields (`sshop.core.lifecycle`); nothing here decides anything.
 """
 
 from __future__ import annotations
 
-import re
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any
 
-from sshop import errors
+from sshop.core.identity import is_minted
 from sshop.core.value import Value
-
-ID_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
-_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
-_Value = TypeVar("_Value")
-_MINTED = re.compile(rf"op_[0-7][{_ALPHABET}]{{25}}\Z")
 
 
 class Category(StrEnum):
@@ -122,38 +116,6 @@ class Contract(StrEnum):
     UNCHECKED = "unchecked"
 
 
-def check_id(text: str) -> str:
-    """`text`, when it may be an operation ID.
-
-    Raises `UsageError` otherwise. Source: DESIGN section 2.
-    """
-    if not ID_PATTERN.match(text):
-        raise errors.UsageError(
-            f"not an operation ID: {text[:140]!r}",
-            hint="1 to 128 of A-Z a-z 0-9 . _ - and a letter or digit first",
-        )
-    return text
-
-
-def is_minted(operation_id: str) -> bool:
-    """Whether the ID carries its time: `op_` and a valid lower-case ULID."""
-    return bool(_MINTED.match(operation_id))
-
-
-def mint(prefix: str, milliseconds: int, entropy: bytes) -> str:
-    """`prefix_` and a lower-case ULID of a time since the epoch and 10 random bytes (ULID specification)."""
-    number = (milliseconds << 80) | int.from_bytes(entropy[:10], "big")
-    return f"{prefix}_" + "".join(_ALPHABET[(number >> shift) & 31] for shift in range(125, -1, -5))
-
-
-def minted_at(operation_id: str) -> int:
-    """Milliseconds since the epoch that a minted ID carries."""
-    number = 0
-    for character in operation_id[3:13]:
-        number = number * 32 + _ALPHABET.index(character)
-    return number
-
-
 class Account(Value):
     """One account on one host, as the operation is bound to it.
 
@@ -252,8 +214,8 @@ class Result(Value):
 class Terms(Value):
     """What the catalogue fixed for an operation beside its command, so that it can be continued from the ledger alone.
 
-    `verify` is the result contract: a command (`command.to_json`) and the exit status that satisfies it. `max_output` is
-    how many bytes of each output come with an answer, `root` the folder of guard and store on the host.
+    `verify` is the result contract: a command (`command.to_json`) and the exit status that satisfies it. `max_output`
+    is how many bytes of each output come with an answer, `root` the folder of guard and store on the host.
     """
 
     timeout_s: int | None = None
@@ -350,22 +312,6 @@ class Operation(Value):
     @property
     def latest(self) -> Attempt | None:
         return self.attempts[-1] if self.attempts else None
-
-
-def replaced(value: _Value, **changes: object) -> _Value:
-    """`replace` for the values of this module, in half the time: it is what a fold does most."""
-    new: _Value = object.__new__(type(value))
-    write = object.__setattr__
-    for name in value.__slots__:  # type: ignore[attr-defined]
-        write(new, name, getattr(value, name))
-    put(new, **changes)
-    return new
-
-
-def put(value: object, **changes: object) -> None:
-    """Change a value that nobody else holds yet."""
-    for name, item in changes.items():
-        object.__setattr__(value, name, item)
 
 
 def _fields_of(value: Any) -> dict[str, Any]:

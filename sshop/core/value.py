@@ -97,3 +97,19 @@ def said_of(value: Value) -> dict[str, Any]:
         for name, content in fields_of(value).items()
         if content != value._defaults.get(name, missing)  # noqa: SLF001
     }
+
+
+def replaced(value: V, **changes: object) -> V:
+    """`replace` in half the time, without a look at the names: it is what a fold does most."""
+    new: V = object.__new__(type(value))
+    write = object.__setattr__
+    for name in value._names:  # noqa: SLF001 - the two belong together
+        write(new, name, getattr(value, name))
+    put(new, **changes)
+    return new
+
+
+def put(value: object, **changes: object) -> None:
+    """Change a value that nobody else holds yet."""
+    for name, item in changes.items():
+        object.__setattr__(value, name, item)

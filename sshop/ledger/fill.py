@@ -17,7 +17,8 @@ from sshop import errors
 from sshop.core import command as commands
 from sshop.core import events, lifecycle
 from sshop.core.events import AnyBody, Draft
-from sshop.core.operation import Account, Boundary, DispatchState, Result, State, Terms, mint
+from sshop.core.identity import mint
+from sshop.core.operation import Account, Boundary, DispatchState, Result, State, Terms
 from sshop.ports import Ledger, LedgerView
 
 GROUP = 2000
@@ -256,7 +257,7 @@ class Synthesis:
         self._met: list[Draft] = []
 
     def mint(self, prefix: str) -> str:
-        # A valid ULID whose random part is in hexadecimal digits: five times as fast as one of `core.operation.mint`.
+        # A valid ULID whose random part is in hexadecimal digits: five times as fast as one of `core.identity.mint`.
         milliseconds = int(_BEGIN.timestamp()) * 1000 + self._microseconds // 1000
         if milliseconds != self._minted[0]:
             self._minted = milliseconds, mint("", milliseconds, bytes(10))[1:11]

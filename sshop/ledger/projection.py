@@ -14,13 +14,12 @@ from typing import Any, NamedTuple
 from sshop import errors
 from sshop.core import events, lifecycle
 from sshop.core.events import Event
+from sshop.core.identity import is_minted, minted_at
 from sshop.core.operation import (
     Attempt,
     Boundary,
     Operation,
     State,
-    is_minted,
-    minted_at,
     operation_from_json,
     operation_to_json,
 )

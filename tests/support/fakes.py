@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from sshop import errors
-from sshop.core.operation import Account, is_minted, minted_at
-from sshop.core.operation import mint as mint_id
+from sshop.core.identity import is_minted, minted_at
+from sshop.core.identity import mint as mint_id
+from sshop.core.operation import Account
 from sshop.core.value import replace
 from sshop.ledger.sqlite import SqliteLedger
 from sshop.ports import Ledger, Limits, Process

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sshop import errors
 from sshop.core import command as commands
-from sshop.core import events, operation
+from sshop.core import events, identity
 from sshop.core.command import ELEMENT_LIMIT, RESERVED_NAMES, Command, Piece, Secret, Stdin, text
 from tests.support.commands import commands_of_any_kind
 
@@ -119,7 +119,7 @@ def test_what_a_host_can_just_receive_is_taken() -> None:
 
 @pytest.mark.parametrize("name", ["a", "A", "0", "a.b_c-D", "a" * 128, "op_x", "..".join("ab")])
 def test_an_operation_id_may_be_so(name: str) -> None:
-    assert operation.check_id(name) == name
+    assert identity.check_id(name) == name
 
 
 @pytest.mark.parametrize(
@@ -127,17 +127,17 @@ def test_an_operation_id_may_be_so(name: str) -> None:
 )
 def test_an_operation_id_may_not_be_so(name: str) -> None:
     with pytest.raises(errors.UsageError, match="not an operation ID"):
-        operation.check_id(name)
+        identity.check_id(name)
 
 
 @given(st.integers(0, 2**48 - 1), st.binary(min_size=10, max_size=10))
 def test_a_minted_id_carries_its_time_and_sorts_by_it(milliseconds: int, entropy: bytes) -> None:
-    name = operation.mint("op", milliseconds, entropy)
-    assert operation.is_minted(name)
-    assert operation.check_id(name) == name
-    assert operation.minted_at(name) == milliseconds
+    name = identity.mint("op", milliseconds, entropy)
+    assert identity.is_minted(name)
+    assert identity.check_id(name) == name
+    assert identity.minted_at(name) == milliseconds
     if milliseconds < 2**48 - 1:
-        assert name < operation.mint("op", milliseconds + 1, bytes(10))
+        assert name < identity.mint("op", milliseconds + 1, bytes(10))
 
 
 @pytest.mark.parametrize(
@@ -147,4 +147,4 @@ def test_a_minted_id_carries_its_time_and_sorts_by_it(milliseconds: int, entropy
      "op_01aryz6s41tst9zz0gpq8n9jvq\n"],
 )  # fmt: skip
 def test_everything_else_counts_as_brought(name: str) -> None:
-    assert not operation.is_minted(name)
+    assert not identity.is_minted(name)
