@@ -72,6 +72,7 @@ class Trial:
         self._operation = world.operation(operation_id)
         self._book = Logbook(world, self._operation, attempt_id, command.cwd)
         self._talk = Conversation(line, request_of(world, self._operation, command, attempt_id, grounds))
+        self.claimed_at: float | None = None
         self._deadline: float | None = None
         self._stdout, self._stderr = bytearray(), bytearray()
         self._outcome: Frame | None = None
@@ -200,6 +201,7 @@ class Trial:
                     claimed = frame.word == "claimed"
                     if claimed or self._book.claim is None:
                         self._book.claim = (frame.integer("gen") or 0, frame.get("rec") or "")
+                        self.claimed_at = self._world.clock.monotonic()
                     bodies.append(self._book.seen(Boundary.CLAIMED if claimed else Boundary.STARTED, frame))
                 case "started":
                     bodies.append(self._book.seen(Boundary.STARTED, frame))

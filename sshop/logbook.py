@@ -13,7 +13,7 @@ from sshop.core.events import Draft
 from sshop.core.operation import RESOLVED, Boundary, Category, DispatchState, Operation, State
 from sshop.core.protocol import Frame, Hello
 from sshop.core.value import replace
-from sshop.ports import LedgerView
+from sshop.ports import LedgerView, StoreSeen
 from sshop.world import Answer, Grounds, World
 
 STORE_REFUSALS = {
@@ -61,24 +61,29 @@ class Logbook:
         world, operation = self._world, self.operation
         if operation.category == Category.READ_ONLY:
             return None
-        known = world.ledger.store(operation.account.key)
         if hello.store_format not in (None, protocol.STORE_FORMAT):
             return "bad_format"
         if hello.store_id is None:
             return "no_store"
         if operation.store_id is not None and operation.store_id != hello.store_id:
             return "store_changed"
-        if known is None:
-            grade = hello.grade or "unsynced"
-            body = events.StoreMet(operation.account.key, hello.store_id, hello.machine or "", grade)
-            world.append([world.draft(body)])
-        elif known.store_id != hello.store_id:
+        known = world.ledger.store(operation.account.key) or self._meet(hello, hello.store_id)
+        if known.store_id != hello.store_id:
             return "store_changed"
         if hello.witness == "gone":
             return "rolled_back"
         if operation.claim_seen is not None and hello.op_state == "absent":
             return "rolled_back"
         return None
+
+    def _meet(self, hello: Hello, store_id: str) -> StoreSeen:
+        """Write down the store of a host that was never met; of two who meet it at once, the first one's stands."""
+        world, key = self._world, self.operation.account.key
+        body = events.StoreMet(key, store_id, hello.machine or "", hello.grade or "unsynced")
+        world.ledger.append(lambda view: [] if view.store(key) else [world.draft(body)])
+        met = world.ledger.store(key)
+        assert met is not None
+        return met
 
     def refused_store(self, code: str) -> Answer:
         row, message = outcome.DENIALS[code], STORE_REFUSALS[code]

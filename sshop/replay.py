@@ -240,11 +240,13 @@ class Course:
             command,
             self._line,
             grounds=grounds,
-            wait_s=self._mode.wait_s,
+            wait_s=self._mode.wait_s if self._started is None else self._left(),
             final=final,
             watch=self._watch,
         )
         answer = await trial.run()
+        if self._started is None:
+            self._started = trial.claimed_at
         if answer.operation is not None and answer.operation.dispatched:
             self._runs += 1
         if answer.code == "response_lost":

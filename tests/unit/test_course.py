@@ -848,3 +848,25 @@ async def test_every_combination_of_state_and_answer_has_an_exit(bench: Bench) -
 def test_an_answer_without_an_operation_is_what_was_said() -> None:
     assert exit_name(Answer(None)) == "fault"
     assert exit_name(Answer(None).fail("not_sent", "c", "m")) == "not_sent"
+
+
+async def test_the_time_to_wait_counts_from_the_claim_over_attempts_and_looks(bench: Bench) -> None:
+    bench.host.question_faults = [errors.LinkLost("cut"), errors.LinkLost("cut")]
+    answer = await run(bench, intent(), Plan(cut="claimed", end="runs"), wait_s=1.5)
+    assert (code(answer), of(answer).host_state) == (6, "running")
+    asked = [event.body for event in bench.ledger.events(of(answer).operation_id) if event.type == "lookup.performed"]
+    assert [body.host_state for body in asked] == [None, None, "running"]
+
+
+async def test_of_two_that_meet_a_host_at_once_one_store_stands(bench: Bench, tmp_path: Path) -> None:
+    other = Bench(tmp_path, pid=500, session="ses_two")
+    other.host.store = "st_other"
+    bench.host.plans.append(Plan(hang="head"))
+    first = asyncio.create_task(Course(bench.world, bench.line(), Mode(tries=1)).run(intent("append_only", "one")))
+    await until(lambda: bench.host.open)
+    assert code(await run(other, intent("append_only", "two"))) == 0
+    channel = bench.host.open[0]
+    channel._silent = False
+    channel._hello()
+    answer = await first
+    assert (code(answer), bench.host.effects) == (9, [])
