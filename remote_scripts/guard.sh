@@ -282,9 +282,13 @@ is_weak() { # the grade is weaker than the policy accepts
 
 # --- the marker --------------------------------------------------------------------------------------------------
 
-read_marker() { # read_marker FILE: what its counting lines say, as _m variables; false where it is no marker
+forget_marker() { # the _m variables of no marker
 	_mid= _mgen= _mrec=- _matt=- _mfp=- _mboot=- _msup=- _mproc=- _muser= _mkilled=- _mstatus=- _mms=0 _msync=-
 	_mout=- _mouts=- _merr=- _merrs=- _mbefore=- _mafter=- _mlimit=enforced _mseen=' ' _mlines=0
+}
+
+read_marker() { # read_marker FILE: what its counting lines say, as _m variables; false where it is no marker
+	forget_marker
 	[ -f "$1" ] && [ ! -L "$1" ] || return 1
 	while IFS= read -r _line2 && [ -n "$_line2" ]; do
 		_mlines=$((_mlines + 1))
@@ -360,7 +364,8 @@ judge() { # judge ID N: _op, the state of that marker: read it, look at the proc
 }
 
 survey() { # survey ID: _gen _op _rec _att of its newest marker, and all of it as _m variables
-	_gen=0 _op=absent _rec=- _att=- _bytes=- _mseen=' ' _mfp=- _mrec=-
+	_gen=0 _op=absent _rec=- _att=- _bytes=-
+	forget_marker
 	while is_there "$_base/markers/$1+$((_gen + 1))"; do _gen=$((_gen + 1)); done
 	if [ "$_gen" = 0 ]; then
 		! is_overtaken "$1" || _op=expired
@@ -511,7 +516,7 @@ become() { # become CLASSES ITEM...: this process becomes the command of the ite
 	_class=$1 _left=$(($# - 1)) _env=
 	shift
 	stat_of self
-	[ -z "$_limit" ] || put "$_pid:$_start$_nl" >"$_spool.pid"
+	put "$_pid:$_start$_nl" 2>/dev/null >"$_spool.pid" || :
 	case $_class.$_claim in
 	*a*.rec_*)
 		note "process pid=$_pid:$_start${_as:+ user=$_as}"
@@ -595,8 +600,9 @@ perform() { # perform FD CLASSES ITEM...: runs the items of those classes under 
 	(become "$_class" "$@") <&"$_from" >>"$_to" 2>>"$_to2"
 	_status=$?
 	[ "$_status" -le 255 ] || _status=$((128 + _status % 128))
+	litter "$_spool.pid"
 	[ -n "$_limit" ] || return 0
-	litter "$_spool.pid" "$_spool.late" "$_spool.free"
+	litter "$_spool.late" "$_spool.free"
 	if [ -e "$_spool.late" ]; then
 		_late=1
 		wait "$_dog"
@@ -797,7 +803,10 @@ claim() { # gives the record the marker's name; false where another has it
 	_marker=$_base/markers/$_id+$_next
 	is_there "$_marker" || ln -- "$_mark" "$_marker" 2>"$_err" || :
 	if ! owns "$_marker"; then
-		is_there "$_marker" && return 1
+		if is_there "$_marker"; then
+			read_marker "$_marker" || _claim=-
+			return 1
+		fi
 		[ ! "$_base/index/$_fp" -ef "$_mark" ] || drop_entry "$_id" || :
 		refuse_disk
 	fi
@@ -893,7 +902,8 @@ run_claimed() { # run_claimed ITEM...: everything between the claim and the end
 	fi
 	take_entry || stop "$_twin" unresolved_twin "operation $_twin stands under this fingerprint"
 	open_outputs "$_base/outputs/$_rec" || stop disk no_space 'the files of the outputs cannot be made'
-	_mfp=$_fp _matt=$_attempt _mkilled=- _mstatus=- _mbefore=- _mafter=- _mlimit=enforced _mms=0 _msync=$_grade
+	forget_marker
+	_mfp=$_fp _matt=$_attempt _msync=$_grade
 	open_input "$@"
 	if [ -n "$_condition" ]; then
 		perform_as 3 c "$@"
@@ -947,7 +957,8 @@ run_claimed() { # run_claimed ITEM...: everything between the claim and the end
 }
 
 answer_own() { # the result of this request's own command, and what it left that nobody needs
-	! kill -0 "-$_leader" 2>/dev/null || _background=1
+	[ "$_mstatus" = - ] || ! IFS=: read -r _leader _rest <"$_spool.pid" ||
+		! kill -0 "-$_leader" 2>/dev/null || _background=1
 	[ -n "$_background" ] || [ -s "$_outputs.out" ] || litter "$_outputs.out"
 	[ -n "$_background" ] || [ -s "$_outputs.err" ] || litter "$_outputs.err"
 	litter "$_outputs.cancel"
@@ -956,7 +967,8 @@ answer_own() { # the result of this request's own command, and what it left that
 
 run_freely() { # run_freely ITEM...: a command that only reads: claims nothing and leaves nothing
 	need head wc ${_limit:+sleep}
-	_gen=0 _rec=- _mfp=$_fp _matt=$_attempt _mkilled=- _mbefore=- _mafter=- _mlimit=enforced _msync=unsynced
+	forget_marker
+	_gen=0 _rec=- _mfp=$_fp _matt=$_attempt _msync=unsynced
 	enter "$@"
 	litter "$_spool.out"
 	open_outputs "$_spool" || refuse_disk
@@ -1265,11 +1277,17 @@ main() {
 	PATH=/usr/bin:/bin:/usr/sbin:/sbin:/usr/local/bin${_path:+:${_path#=}} LC_ALL=C
 	export LC_ALL
 	unset CDPATH
+	# All of them, since mksh goes on where it meets one that is not set.
 	_lead=$_nl _nonce=- _id=- _attempt=- _fp=- _clock=- _cat=- _most=0 _ground=- _decided=- _seen_gen= _seen_rec=
 	_promised= _witnesses= _witness=- _again= _weakest=unsynced _limit= _inline=0 _patience= _result_of= _range=
-	_command= _condition= _cwd= _as= _muser= _narrow= _given= _secrets= _in_bytes= _in_hash= _input=/dev/null _kind=
-	_item= _hidden= _stage=1 _bulk=0 _fault= _refuge= _litter= _err= _claim=- _op=absent _gen=0 _rec=- _bytes=- _twin=-
-	_twinop=- _entry=none _mark= _background= _horizon=- _store=- _format=1 _boot= _space=- _start=- _leader=0
+	_command= _condition= _cwd= _as= _narrow= _given= _secrets= _in_bytes= _in_hash= _input=/dev/null _kind= _item=
+	_hidden= _stage=1 _bulk=0 _fault= _refuge= _litter= _err= _claim=none _op=absent _gen=0 _rec=- _bytes=- _twin=-
+	_twinop=- _entry=none _mark= _background= _horizon=- _store=- _format=1 _boot= _space=- _start=- _leader=0 _att=
+	_base= _born= _changed= _char= _class= _count=0 _cs=0 _dog= _ended= _env= _found= _from= _gen2= _hash=
+	_kept= _late= _left=0 _line= _line2= _lines=0 _machine= _marker= _mine= _ms=0 _nap= _naps=0 _next=0 _offspring=
+	_other= _outputs= _own= _padding= _pid= _plain= _ppid= _record= _rest= _seen= _sid= _since=0 _size=0 _spool=
+	_stat= _status= _sup= _target= _text= _theirs= _to= _to2= _up= _value= _value2= _verb= _when= _why=
+	forget_marker
 	_nothing=e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855
 	case $0 in /*/guard/?*) _root=${0%/guard/*} ;; *) refuse bad_request 'not started from a store' ;; esac
 	find_tools

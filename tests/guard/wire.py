@@ -196,7 +196,8 @@ class Channel:
         return None
 
     def close(self) -> Answer:
-        assert self.process.stdin is not None and self.process.stdout is not None
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
         try:
             self.process.stdin.close()
         except BrokenPipeError:
@@ -213,6 +214,12 @@ class Store:
     def __init__(self, root: Path, shell: str = "dash", prefix: list[str] | None = None) -> None:
         self.root = root
         self.shell = SHELLS[shell]
+        link = root.parent / f"shell-{shell}" / "sh"  # called `sh`, a shell behaves as one
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.parent.chmod(0o755)
+        if not link.is_symlink():
+            link.symlink_to(self.shell)
+        self.sh = str(link)
         self.prefix = prefix or []
         digest = hashlib.sha256(GUARD_SOURCE.read_bytes()).hexdigest()
         self.guard = root / "guard" / digest
@@ -238,20 +245,15 @@ class Store:
         return self.marker(op, gen).read_text("latin-1").rstrip("\n")
 
     def start(self, **popen: object) -> subprocess.Popen[bytes]:
-        if self.prefix:
-            command, executable = [*self.prefix, self.shell, str(self.guard)], None
-        else:
-            command, executable = ["sh", str(self.guard)], self.shell
-        options: dict[str, object] = dict(
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE if "stderr" not in popen else None,
-            env=self.env,
-            start_new_session=True,
-            executable=executable,
-        )
-        options.update(popen)
-        options["stderr"] = popen.get("stderr", subprocess.DEVNULL if not os.environ.get("GUARD_STDERR") else None)
+        command = [*self.prefix, self.sh, str(self.guard)]
+        options: dict[str, object] = {
+            "stdin": subprocess.PIPE,
+            "stdout": subprocess.PIPE,
+            "stderr": None if os.environ.get("GUARD_STDERR") else subprocess.DEVNULL,
+            "env": self.env,
+            "start_new_session": True,
+            **popen,
+        }
         return subprocess.Popen(command, **options)  # type: ignore[call-overload, no-any-return]
 
     def open(self, request: Request, **popen: object) -> Channel:
