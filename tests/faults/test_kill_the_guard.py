@@ -43,9 +43,9 @@ CASES = {
     case.name: case
     for case in (
         Case("plain"),
-        Case("stdin", stdin=b"in\nput\n", whole=300),
-        Case("limit", limit_s=30, whole=300),
-        Case("convergent", category="convergent", condition=True, whole=300),
+        Case("stdin", stdin=b"in\nput\n", whole=200),
+        Case("limit", limit_s=30, whole=200),
+        Case("convergent", category="convergent", condition=True, whole=200),
     )
 }
 
@@ -126,12 +126,12 @@ def test_a_sample_of_points_is_killed_in_every_case(folder: Path, name: str) -> 
 def test_a_sample_of_points_is_killed_in_every_shell(folder: Path, shell: str) -> None:
     if not os.path.exists(wire.SHELLS[shell]):
         pytest.skip(f"{shell} is not installed")
-    kill_all(folder, shell, dataclasses.replace(CASES["plain"], whole=300), size=20, allowed=0.1)
+    kill_all(folder, shell, dataclasses.replace(CASES["plain"], whole=150), size=20, allowed=0.1)
 
 
 def test_a_sample_of_points_ends_the_whole_tree_at_once(folder: Path) -> None:
     """As a machine without memory or power does, the boot identity left as it is."""
-    kill_all(folder, "dash", dataclasses.replace(CASES["limit"], whole=300), size=25, allowed=0.1, whole_tree=True)
+    kill_all(folder, "dash", dataclasses.replace(CASES["limit"], whole=200), size=25, allowed=0.1, whole_tree=True)
 
 
 def kill_all(

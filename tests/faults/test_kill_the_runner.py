@@ -44,6 +44,7 @@ class Desk:
         self.op = f"op-{folder.name}"
         self.count = Counter(sshd.home() / f"count-{folder.name}")
         self.alias = sshd.accounts[sshd.user].alias
+        then = then.replace("HOLD", self.count.hold)
         self.words = ("run", self.alias, entry, f"path={self.count.path}", f"then={then}", "--op", self.op)
 
     def run(self, *more: str) -> Done:
@@ -238,9 +239,10 @@ def test_021_the_runner_is_killed_before_sending_after_the_claim_and_after_the_r
     first, second = desk.operation().attempts
     assert (first.dispatch_state, second.retry_of_attempt_id) == ("not_sent", first.attempt_id)
 
-    desk = desks.fresh("add", then="sleep 2")
+    desk = desks.fresh("add", then="HOLD")
     assert desk.killed("after", "boundary.seen", *desk.words)
     assert desk.run("--wait", "0").code == 6
+    desk.count.release()
     assert desk.run().code == 0
     assert desk.count.count == 1
 

@@ -122,16 +122,18 @@ def test_a_session_goes_on_in_another_process(desk: Desk) -> None:
 @pytest.mark.parametrize("session", ["alice", "bob"])
 def test_a_second_call_attaches_and_gets_the_one_result(desk: Desk, session: str) -> None:
     alice, other = desk.session("alice"), desk.session(session)
-    first = alice.start(*desk.words("--json", then="sleep 4; echo done; exit 3"))
+    then = f"{desk.count.hold}; echo done; exit 3"
+    first = alice.start(*desk.words("--json", then=then))
     desk.count.wait_for(1)
-    waiting = other.start(*desk.words("--json", then="sleep 4; echo done; exit 3"))
-    at_once = other(*desk.words("--json", "--wait", "0", then="sleep 4; echo done; exit 3"))
+    waiting = other.start(*desk.words("--json", then=then))
+    at_once = other(*desk.words("--json", "--wait", "0", then=then))
     assert at_once.code == 6, at_once.text
     assert at_once.json["next"]["action"] == "attach"
     refused = other("replay", "op-a", "--json")
     assert refused.code == 12, refused.text
     [row] = refused.json["operations"]
     assert (row["action"], row["next"]["command"]) == ("refused", "sshop reconcile op-a --wait 60")
+    desk.count.release()
     looked = other(*row["next"]["command"].split()[1:])  # what it says can be run, and is right
     assert looked.code == 1, looked.text
     one, two = finish(first), finish(waiting)
@@ -146,12 +148,14 @@ def test_a_second_call_attaches_and_gets_the_one_result(desk: Desk, session: str
 
 def test_an_attached_call_goes_on_where_the_other_died(desk: Desk) -> None:
     alice = desk.session("alice")
-    first = alice.start(*desk.words(then="sleep 2; echo done"))
+    then = f"{desk.count.hold}; echo done"
+    first = alice.start(*desk.words(then=then))
     desk.count.wait_for(1)
-    waiting = alice.start(*desk.words("--json", then="sleep 2; echo done"))
+    waiting = alice.start(*desk.words("--json", then=then))
     time.sleep(1)
     first.kill()
     finish(first)
+    desk.count.release()
     done = finish(waiting)
     assert (done.code, done.json["stdout"], done.json["replayed"]) == (0, "done\n", True), done.text
     assert desk.count.count == 1

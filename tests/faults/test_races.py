@@ -11,7 +11,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -56,11 +57,16 @@ class Crowd:
         return ("run", self.alias, "add", f"path={count.path}", f"then={then}", "--json", *more)
 
 
-def at_once(calls: Sequence[tuple[Program, tuple[str, ...]]], timeout: float = 240) -> list[Done]:
+def at_once(
+    calls: Sequence[tuple[Program, tuple[str, ...]]],
+    timeout: float = 240,
+    meanwhile: Callable[[list[subprocess.Popen]], None] = lambda _: None,
+) -> list[Done]:
     gate, opener = os.pipe()
     started = [program.start(*words, script=AT_ONCE, stdin=gate) for program, words in calls]
     os.close(gate)
     os.close(opener)
+    meanwhile(started)
     return [finish(process, timeout) for process in started]
 
 
@@ -114,9 +120,16 @@ def test_fifty_fresh_ids_that_mean_it_have_fifty_effects(crowd: Crowd, sshd: Ssh
 @pytest.mark.parametrize("ledgers", ["one ledger", "a ledger each"])
 def test_eight_fresh_ids_have_one_effect_and_seven_are_told_the_twin(crowd: Crowd, sshd: Sshd, ledgers: str) -> None:
     """Where a ledger stands between them it tells; else the host's index does. The one runs until all have asked."""
+
+    def release(started: list[subprocess.Popen]) -> None:
+        end = time.monotonic() + 120
+        while sum(process.poll() is None for process in started) > 1 and time.monotonic() < end:
+            time.sleep(0.05)
+        count.release()
+
     count = sshd.counter()
     programs = [crowd.program("shared" if ledgers == "one ledger" else f"own{index}") for index in range(8)]
-    done = at_once([(program, crowd.words(count, then="sleep 8")) for program in programs])
+    done = at_once([(program, crowd.words(count, then=count.hold)) for program in programs], meanwhile=release)
     assert sorted(each.code for each in done) == [0] + [11] * 7, [each.text for each in done]
     assert count.count == 1
     [winner] = [each.json["operation_id"] for each in done if each.code == 0]

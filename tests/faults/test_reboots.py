@@ -287,7 +287,8 @@ def test_a_host_reboots_after_the_end_and_the_result_is_adopted(sshd: Sshd, tmp_
     )
     assert program(*words, "--wait", "0").code == 6
     count.wait_for(1)
-    time.sleep(1.5)
+    while sshd.commands():
+        time.sleep(0.05)
     sshd.reboot()
     done = program(*words, "--json")
     assert (done.code, done.json["replayed"], done.json["stdout"]) == (0, True, "out\n")

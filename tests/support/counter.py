@@ -22,6 +22,14 @@ class Counter:
         return ("/bin/sh", "-c", f"{self.shell}; {then}" if then else self.shell)
 
     @property
+    def hold(self) -> str:
+        """Shell text that waits for `release`."""
+        return f"until test -e {shlex.quote(str(self.path))}.go; do sleep 0.1; done"
+
+    def release(self) -> None:
+        Path(f"{self.path}.go").touch()
+
+    @property
     def count(self) -> int:
         """How often it has run by now."""
         try:
