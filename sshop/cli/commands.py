@@ -26,7 +26,7 @@ def call(name: str, options: Options, say: Reporter) -> int:
         os.environ,
         ledger=options["ledger"],
         policies=options["policies"],
-        creates=name in ("run", "ledger fill"),
+        creates=name in ("run", "doctor", "ledger fill"),
         notify=say.say,
     )
     try:

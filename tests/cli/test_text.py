@@ -31,12 +31,18 @@ def alias_of(sshd) -> str:
 
 @pytest.mark.parametrize("name", BAD_IDS, ids=repr)
 def test_083_an_id_that_is_none_is_refused_before_anything(alone: Program, name):
-    for words in (["run", "nowhere", f"--op={name}", "--", "true"], ["show", name], ["replay", name], ["fence", name]):
+    for words in (["run", "nowhere", f"--op={name}", "--", "true"], ["show", name]):
         done = alone(*words)
         assert done.code == 2, done.text
         assert "Traceback" not in done.text
         assert "\x1b" not in done.text
-    assert alone("ops").stdout == b"no operations\n"
+    assert not alone.ledger.exists() or alone("ops").stdout == b"no operations\n"
+
+
+@pytest.mark.parametrize("verb", ["replay", "fence", "cancel", "reconcile", "output"])
+def test_083_for_the_other_verbs_too(alone: Program, verb):
+    for name in ("../x", "a\nb", "a" * 129):
+        assert alone(verb, name).code == 2
 
 
 def test_086_thirty_strings_arrive_byte_by_byte(program: Program, sshd):
