@@ -16,7 +16,7 @@ from typing import Any
 from sshop import errors
 from sshop.cli import exit_codes
 from sshop.cli.report import Reporter
-from sshop.demo.stage import ALIAS, COMMAND, Stage
+from sshop.demo.stage import ALIAS, COMMAND, USER, Stage
 
 NUMBER = "4711"
 _PATIENCE = 60.0
@@ -28,7 +28,7 @@ def play(options: dict[str, Any], say: Reporter) -> int:
         scene = _Scene(stage, quiet=options["json"])
         try:
             _tell(scene)
-        except (errors.SshopError, OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError) as error:
+        except (errors.SshopError, OSError, subprocess.SubprocessError, ValueError, LookupError, TypeError) as error:
             scene.check("the demo came to its end", False, f"{type(error).__name__}: {error}")
         stage.keep = not scene.good
         if options["json"]:
@@ -107,7 +107,7 @@ def _tell(scene: _Scene) -> None:
     scene.write(
         "An SSH server on loopback, with throw-away keys, in a folder of its own. Nothing of yours is touched.\n"
     )
-    with Server(stage.home, stage.user) as server:
+    with Server(stage.home, USER) as server:
         server.write_client_key(stage.client_key)
         stage.write_ssh_files(HOST, server.port, server.host_key)
         operation_id = _lose_the_answer(scene, server)
@@ -137,6 +137,8 @@ def _lose_the_answer(scene: _Scene, server: Any) -> str:
     scene.check("sshop says: unknown, neither failed nor done (exit 5)", code == exit_codes.CODES["unknown"], code)
     found = scene.ask("unresolved")["operations"]
     scene.check("one operation waits to be settled", len(found) == 1, len(found))
+    if not found:
+        raise ValueError("nothing was dispatched, so there is nothing to replay")
     return str(found[0]["operation_id"])
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
-import os
 import shutil
 import tempfile
 import time
@@ -13,6 +11,7 @@ from types import TracebackType
 from typing import Self
 
 ALIAS = "demo-host"
+USER = "demo"
 COMMAND = "payment-noted"
 
 # It sleeps before it acts: the line is cut while the command is at work, and the effect comes after.
@@ -37,7 +36,6 @@ class Stage:
         self.home = self.base / "host-home"
         self.book = self.home / "book"
         self.keep = False
-        self.user = getpass.getuser() if "USER" in os.environ or "LOGNAME" in os.environ else "demo"
         self._ssh_config = self.base / "ssh_config"
 
     def __enter__(self) -> Self:
@@ -65,7 +63,7 @@ class Stage:
         known_hosts = self.base / "known_hosts"
         known_hosts.write_text(f"[{address}]:{port} {host_key}\n")
         self._ssh_config.write_text(
-            f"Host {ALIAS}\n  HostName {address}\n  Port {port}\n  User {self.user}\n"
+            f"Host {ALIAS}\n  HostName {address}\n  Port {port}\n  User {USER}\n"
             f'  IdentityFile "{self.client_key}"\n  IdentitiesOnly yes\n  IdentityAgent none\n'
             f'  UserKnownHostsFile "{known_hosts}"\n  GlobalKnownHostsFile /dev/null\n'
         )

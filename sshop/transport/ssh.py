@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import ctypes.util
+import getpass
+import os
 import secrets
 import socket
 import sys
@@ -63,6 +65,14 @@ _JUMPS = 8
 LookUp = Callable[[HostWord], HostConfig]
 
 
+def _name_ourselves() -> None:
+    """The library asks who runs it, for a default that is never used here, and fails for a user without an entry."""
+    try:
+        getpass.getuser()
+    except (KeyError, OSError):
+        os.environ["LOGNAME"] = str(os.getuid())
+
+
 async def connect(
     config: HostConfig,
     limits: Limits,
@@ -77,6 +87,7 @@ async def connect(
 
     `opening` is a TCP connection that is on its way. Raises a `NotSent`.
     """
+    _name_ourselves()
     trust = trust or read_trust(config)
     way: line.Way[SshConnection] = line.Way(opening=opening)
     try:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.program import Program
+from tests.support.tools import require_root
 
 
 def leftovers() -> set[str]:
@@ -50,6 +51,28 @@ def test_a_demo_that_is_not_true_says_so(alone: Program, tmp_path):
     assert done.returncode == 1
     assert "NOT  the book has one line" in done.stdout
     assert "did not show what it should" in done.stderr
+
+
+def test_the_demo_for_a_user_that_no_file_knows(alone: Program, tmp_path):
+    require_root()
+    home = tmp_path / "nobody"
+    home.mkdir()
+    os.chown(home, 54_321, 54_321)
+    as_nobody = ["setpriv", "--reuid", "54321", "--regid", "54321", "--clear-groups"]
+    again = [*as_nobody, "sh", "-c", '"$0" -c "import asyncssh"', sys.executable]
+    reach = subprocess.run(again, capture_output=True, check=False)
+    if reach.returncode:
+        pytest.skip("this interpreter stands in a folder that only root may enter")
+    environ = {
+        "PATH": alone.environ["PATH"],
+        "HOME": str(home),
+        "TMPDIR": "/tmp",
+        "PYTHONPATH": alone.environ["PYTHONPATH"],
+    }
+    argv = [*as_nobody, sys.executable, "-m", "sshop.cli.entry", "demo"]
+    done = subprocess.run(argv, env=environ, cwd="/", capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not list(home.iterdir())
 
 
 def names(done) -> dict[str, str]:
