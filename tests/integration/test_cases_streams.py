@@ -81,21 +81,29 @@ def test_a_caller_who_stops_waiting_stops_nothing(sshd: Sshd, program: Program):
     assert counter.count == 1
 
 
-def test_much_output_on_both_streams(sshd: Sshd, program: Program):
-    """Case 069: 20 MB on each, in turns. All of it comes, and in JSON the cut is marked."""
+@pytest.mark.parametrize("limit", [None, 30_000_000])
+def test_much_output_on_both_streams(sshd: Sshd, program: Program, limit: int | None):
+    """Case 069: 20 MB on each, in turns. What comes is whole, or cut at the policy's limit and marked so; the host
+    has all of it.
+    """
+    if limit is not None:
+        (program.policies / "policy.yaml").write_text(f"max_output: {limit}\n")
     counter = sshd.counter()
     piece = "head -c 1000000 /dev/zero | tr '\\0' a"
     loop = f"n=0; while [ $n -lt 20 ]; do {piece}; {piece} >&2; n=$((n+1)); done; exit 6"
     words = ("run", host_of(sshd), "add", f"path={counter.path}", f"then={loop}", "--op", "case-69")
     done = program(*words)
     assert done.code == 1
-    assert done.stdout == b"a" * 20_000_000
-    assert done.stderr.startswith(b"a" * 20_000_000)
+    whole = 20_000_000
+    assert len(done.stdout) == (1 << 20 if limit is None else whole)
+    if limit is None:
+        assert "output case-69" in done.text[1 << 20 :]
     again = program(*words, "--json").json
     assert again["exit_status"] == 6
-    assert (again["stdout_bytes"], again["stderr_bytes"]) == (20_000_000, 20_000_000)
+    assert (again["stdout_bytes"], again["stderr_bytes"]) == (whole, whole)
     assert again["truncated"] is True
-    assert len(again["stdout"]) < 20_000_000
+    assert len(again["stdout"]) < whole
+    assert program("output", "case-69").stdout == b"a" * whole
     assert counter.count == 1
 
 
