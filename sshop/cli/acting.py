@@ -94,7 +94,7 @@ def run(options: Options, app: App, say: Reporter) -> int:
             code = print_answer(answer, options, say, shown=shown)
             await _acknowledge(answer)
         finally:
-            await line.close()
+            await _hang_up(line)
         return code
 
     return detachable(main())
@@ -130,6 +130,12 @@ async def _acknowledge(answer: Answer) -> None:
     if answer.after is not None:
         with contextlib.suppress(errors.LedgerError, asyncio.CancelledError):
             await answer.after()
+
+
+async def _hang_up(line: Line) -> None:
+    """A signal that comes now changes nothing of the answer."""
+    with contextlib.suppress(asyncio.CancelledError):
+        await line.close()
 
 
 def _interrupted(world: World, operation_id: str | None) -> Answer:
@@ -183,7 +189,7 @@ def _about(options: Options, app: App, act: Callable[[World, Line, Operation], C
         except asyncio.CancelledError:
             return exit_codes.CODES["unknown"]
         finally:
-            await line.close()
+            await _hang_up(line)
 
     return detachable(main())
 
@@ -277,7 +283,7 @@ def replay(options: Options, app: App, say: Reporter) -> int:
                     print_answer(answer, options, say, action=action)
                 await _acknowledge(answer)
             finally:
-                await line.close()
+                await _hang_up(line)
         if options["json"]:
             write_json({"schema": {"name": "sshop.replay", "version": 1}, "operations": rows})
         return exit_codes.worst(codes)
