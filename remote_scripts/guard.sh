@@ -65,10 +65,14 @@ litter() { # litter PATH...: to be removed at the end
 sweep() { # what guards that were killed have left in the spool: its names tell whose it is
 	set +f
 	for _path2 in "$_base/spool"/*; do
-		IFS=. # NONCE.NAMESPACE.PID.START.KIND
+		IFS=. # NONCE.BOOT@NAMESPACE.PID.START.KIND
 		set -f -- ${_path2##*/}
 		IFS=' '
-		[ $# = 5 ] && [ "$2" = "$_space" ] && ! alive "$3:$4" || continue
+		[ $# = 5 ] || continue
+		case $2 in
+		"${_boot%.*}@$_space") ! alive "$3:$4" || continue ;;
+		"${_boot%.*}"@*) continue ;; # nobody here can tell whether it lives
+		esac
 		[ "$5" != pid ] || { IFS= read -r _text <"$_path2" && alive "$_text"; } || litter "$_path2"
 		[ "$5" = pid ] || litter "$_path2"
 	done 2>/dev/null
@@ -185,7 +189,7 @@ know_machine() { # _machine _boot _space _sup _own: this machine, boot, process 
 	fi
 	_boot=${_boot:--}.$_space
 	stat_of $$ || _start=-
-	_sup=$$:$_start _own=$_nonce.$_space.$$.$_start
+	_sup=$$:$_start _own=$_nonce.${_boot%.*}@$_space.$$.$_start
 	now
 	_born=$_up
 }
@@ -1168,7 +1172,11 @@ serve() { # reads one request, a line at a time, and acts when all of it is ther
 		_bulk=$((_bulk + ${#_line}))
 		_value=${_line#??}
 		case $_line in
-		[lh]' '* | i | [+.]*) ;; # goes on with what was begun
+		[lh]' '* | i | [+.]*) # goes on with what was begun
+			case $_kind.$_line in
+			.[!.]* | d.[lih]*) refuse bad_request 'nothing that could go on was begun' ;;
+			esac
+			;;
 		*)
 			[ ${#_item} -le 131000 ] && [ "$_bulk" -le 2000000 ] || refuse bad_request 'too long'
 			case $_kind in

@@ -250,6 +250,26 @@ def wait_zombie(pid: int) -> None:
     raise TimeoutError(pid, read_process(pid))
 
 
+def test_what_a_guard_left_in_the_spool_goes_with_its_boot_and_stays_while_it_may_live(machine: Machine) -> None:
+    """A guard of another process namespace cannot be looked at; after a reboot it need not be."""
+    here = machine.store.prefix
+    there = ["--pid", "--fork", "--mount-proc", "--kill-child"]
+    machine.store.prefix = [*here[:2], *there, *here[2:]]
+    request = machine.request()
+    channel = machine.store.open(request)
+    channel.send(request.head())
+    assert channel.read(until="hello") == "hello"
+    channel.process.kill()
+    channel.close()
+    machine.store.prefix = here
+    other = wire.Request(op="op-b", argv=[b"/bin/true"])
+    assert machine.store.ask(other).result["status"] == "0"
+    assert list((machine.store.base / "spool").iterdir())
+    machine.reboot()
+    assert machine.store.ask(wire.Request(op="op-c", argv=[b"/bin/true"], new=True)).result["status"] == "0"
+    assert not list((machine.store.base / "spool").iterdir())
+
+
 # The same through the whole product.
 
 
