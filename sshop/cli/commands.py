@@ -59,7 +59,7 @@ def print_answer(
         say.broken_pipe()
     if code != 0 or action is not None or (answer.operation is not None and answer.operation.replayed):
         if answer.message and (answer.operation is None or not answer.operation.resolved):
-            say.say(answer.message, code=answer.code)
+            say.say(answer.message, hint=answer.hint, code=answer.code)
         step = render.next_line(answer) if code != exit_codes.CODES["failed"] else None
         told = render.outcome_line(answer)
         say.say(f"{action}: {told}" if action else told, hint=step)

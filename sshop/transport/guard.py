@@ -84,7 +84,7 @@ def check_installed(output: bytes, noise: bytes, token: str) -> None:
         why = found[2].decode("utf-8", "replace") if found[2] else "it did not say why"
         raise GuardUnreachable(
             f"the guard could not be installed: {why}" + (f" ({said})" if said else ""),
-            hint="look for space, quota and permissions there (df, ls -ld), or name another folder in hosts.yaml (root)",
+            hint="look for space, quota and permissions there (df, ls -ld), or name another root in hosts.yaml",
         )
 
 

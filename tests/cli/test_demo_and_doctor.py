@@ -121,7 +121,11 @@ def test_doctor_of_an_unknown_host_key_gives_the_command_that_trusts_it(program:
     [check] = [each for each in done.json["checks"] if each["name"] == "host key"]
     assert check["status"] == "fail"
     assert "SHA256:" in check["seen"]
-    assert "known_hosts" in check["advice"] or str(tmp_path / "none") in check["advice"]
+    assert str(tmp_path / "none") in check["advice"]
+    # and so does a run, to people as well
+    done = program.with_environ(SSHOP_SSH_CONFIG=str(config))("run", alias, "see", "path=/x", "--recover", "none")
+    assert done.code == 8
+    assert f">> {tmp_path / 'none'}" in done.text
 
 
 def test_doctor_reports_a_ledger_that_is_broken(alone: Program):

@@ -201,4 +201,8 @@ def test_a_json_object_is_the_only_thing_on_standard_output_in_every_state(progr
         assert code is None or done.code == code, (words, done.text)
         assert done.stdout.endswith(b"\n"), words
         assert done.stdout.count(b"\n") == 1, words
-        assert json.loads(done.stdout)["schema"]["name"].startswith("sshop.")
+        value = json.loads(done.stdout)
+        assert value["schema"]["name"].startswith("sshop.")
+        if done.code in (7, 11):
+            command = {7: "sshop show op-f", 11: "sshop replay op-r"}[done.code]
+            assert (value["operation_id"], value["next"]["command"]) == (command.split()[-1], command)
