@@ -45,12 +45,12 @@ def intend(
         kind, name, subject, summary = ("shell" if shell is not None else "raw"), None, None, commands.display(command)
     else:
         values = entries.parse_values(found, words[1:])
-        command = entries.render(found, values, read_secret, read_file)
+        rendered = entries.render(found, values, read_secret, read_file)
+        command, verify = rendered.command, rendered.verify
         if stdin is not None:
             raise errors.UsageError(
                 f"{found.name} takes no standard input", hint="--stdin is for raw commands; an entry declares its own"
             )
-        verify = entries.render_verify(found, values, read_file)
         described = entries.describe(found, values)
         kind, name, subject, summary = described.kind, found.name, described.subject_ref, described.summary
     return Intent(

@@ -16,7 +16,8 @@ from sshop.catalogue import schema
 from sshop.catalogue.document import Document, Path, read
 from sshop.core import entry as entries
 from sshop.core import flaws, rules
-from sshop.core.entry import Entry, Param, Template, Verify
+from sshop.core.entry import Entry, Template, Verify
+from sshop.core.param import Param
 from sshop.core.policy import Host, Policy
 from sshop.core.template import parse_template
 

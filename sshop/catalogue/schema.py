@@ -75,7 +75,7 @@ class BooleanParam(_Param):
 
 
 class PathParam(_Param):
-    """An absolute path on the host, without `.`, `..` or control characters."""
+    """An absolute path on the host, without `.`, `..`, needless slashes or control characters."""
 
     type: Literal["path"]
     root: str | None = Field(

@@ -1,4 +1,4 @@
-"""A catalogue entry as a value: its typed parameters, and how values become one command.
+"""A catalogue entry as a value, and how values of its parameters become one command.
 
 A value replaces a placeholder inside one element: it never adds an element, never meets a shell, and a secret never
 reaches an element at all. Nothing here reads a file or an environment: secrets and files come in through functions.
@@ -7,63 +7,19 @@ reaches an element at all. Nothing here reads a file or an environment: secrets 
 from __future__ import annotations
 
 import hashlib
-import re
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sshop import errors
 from sshop.core.command import Command, Element, Piece, Secret, Stdin
+from sshop.core.param import Param, check_value
 from sshop.core.value import Value, said_of
 
 # What a template is made of: ("text", literal), ("param", name), ("digest", name of a file parameter), ("id", "").
 Template = tuple[tuple[str, str], ...]
 
 NOTHING: Mapping[str, Any] = types.MappingProxyType({})
-
-LENGTH_LIMIT = 4096
-
-
-class Param(Value):
-    """One typed parameter. `type` is one of string, integer, enum, boolean, path, secret, file.
-
-    A value of type secret is a reference (`env:NAME`, `file:PATH`, `stdin`), one of type file a path on this machine.
-    """
-
-    type: str
-    about: str = ""
-    pattern: str | None = None
-    minimum: int | None = None
-    maximum: int | None = None
-    values: tuple[str, ...] = ()
-    root: str | None = None
-    max_length: int = LENGTH_LIMIT
-    allow_dash: bool = False
-    multiline: bool = False
-    when_true: str = "true"
-    when_false: str = "false"
-    default: str | None = None
-    example: str | None = None
-
-    def describe(self) -> str:
-        """What it takes, for people."""
-        match self.type:
-            case "string":
-                words = f"text matching {self.pattern}"
-            case "integer":
-                low, high = ("" if bound is None else str(bound) for bound in (self.minimum, self.maximum))
-                words = f"integer {low}..{high}" if low or high else "integer"
-            case "enum":
-                words = "one of " + " ".join(self.values)
-            case "boolean":
-                words = "true or false"
-            case "path":
-                words = f"absolute path under {self.root}" if self.root else "absolute path"
-            case "secret":
-                words = "secret, by reference: env:NAME, file:PATH or stdin"
-            case _:
-                words = "a file on this machine"
-        return words if self.default is None else f"{words}, default {self.default!r}"
 
 
 class Verify(Value):
@@ -101,6 +57,15 @@ class Entry(Value):
     place: str = ""
 
 
+class Rendered(Value):
+    """What an entry becomes: the command, and what `verify` runs as a probe (None where none is declared), which has no
+    secrets and no standard input.
+    """
+
+    command: Command
+    verify: Command | None
+
+
 class Description(Value):
     """What an operation means to do, for people and for the ledger."""
 
@@ -115,69 +80,6 @@ def near(word: str, known: Sequence[str]) -> str:
 
     close = difflib.get_close_matches(word, known, 1)
     return f"did you mean {close[0]!r}? " if close else ""
-
-
-def _check_string(param: Param, value: str) -> str | None:
-    if re.fullmatch(param.pattern or "", value, re.ASCII) is None:
-        return f"must match {param.pattern}"
-    return None
-
-
-def _check_integer(param: Param, value: str) -> str | None:
-    if not re.fullmatch(r"-?(0|[1-9][0-9]{0,17})", value) or value == "-0":
-        return "must be a decimal integer without leading zeros"
-    number = int(value)
-    if param.minimum is not None and number < param.minimum:
-        return f"must be at least {param.minimum}"
-    if param.maximum is not None and number > param.maximum:
-        return f"must be at most {param.maximum}"
-    return None
-
-
-def _check_path(param: Param, value: str) -> str | None:
-    if not value.startswith("/"):
-        return "must be an absolute path"
-    if value.startswith("//") or any(part in (".", "..") for part in value.split("/")):
-        return "must not hold '.', '..' or a double slash at its start"
-    if any(ord(character) < 32 or ord(character) == 127 for character in value):
-        return "must not hold control characters"
-    if param.root is not None and not value.startswith(param.root.rstrip("/") + "/"):
-        return f"must be under {param.root}"
-    if param.pattern is not None:
-        return _check_string(param, value)
-    return None
-
-
-def check_value(name: str, param: Param, value: str) -> str:
-    """The text that replaces the placeholder of this value (secret and file: the reference itself).
-
-    Raises `UsageError` that says what the parameter takes.
-    """
-    fault: str | None = None
-    if "\0" in value:
-        fault = "holds a NUL byte, which no command can receive"
-    elif param.type in ("secret", "file"):
-        return value
-    elif len(value) > param.max_length:
-        fault = f"is {len(value):,} characters long, more than {param.max_length:,}"
-    elif param.type == "enum":
-        fault = None if value in param.values else "must be " + param.describe()
-    elif param.type == "boolean":
-        fault = None if value in ("true", "false") else "must be true or false"
-    elif value.startswith("-") and not param.allow_dash:
-        fault = "begins with '-', and could be read as an option"
-    elif param.type == "string":
-        fault = _check_string(param, value)
-    elif param.type == "integer":
-        fault = _check_integer(param, value)
-    else:
-        fault = _check_path(param, value)
-    if fault is not None:
-        shown = value if len(value) <= 80 else value[:77] + "…"
-        raise errors.UsageError(f"parameter {name}: {shown!r} {fault}", hint=f"{name}: {param.describe()}")
-    if param.type == "boolean":
-        return param.when_true if value == "true" else param.when_false
-    return value
 
 
 def list_params(entry: Entry) -> str:
@@ -281,11 +183,11 @@ def render(
     values: Mapping[str, str],
     read_secret: Callable[[str], bytes] = _no_secret,
     read_file: Callable[[str], Stdin] = _no_file,
-) -> Command:
-    """The command of these values.
+) -> Rendered:
+    """Command and verify of these values.
 
     `read_secret` gets a secret's reference, `read_file` the path of a file parameter; each is called once for each
-    parameter. Raises `UsageError`, and what the two functions raise.
+    parameter, so that both speak of the same bytes. Raises `UsageError`, and what the two functions raise.
     """
     bound = bind(entry, values)
     secrets = {name: read_secret(bound[name]) for name in entry.params if name in secret_names(entry)}
@@ -326,36 +228,20 @@ def render(
             digest = None if hides(entry.stdin) else hashlib.sha256(data.value).hexdigest()
             stdin = Stdin(len(data.value), digest, data)
     cwd = None if entry.cwd is None else _plain(entry.cwd, bound).encode("utf-8", "surrogateescape")
-    return Command(
+    env = tuple((name, filled(template)) for name, template in entry.env if not hides(template))
+    command = Command(
         argv=tuple(map(filled, entry.argv)),
         cwd=cwd,
-        env=tuple((name, filled(template)) for name, template in entry.env if not hides(template)),
+        env=env,
         secrets=tuple((name, with_secrets(template)) for name, template in entry.env if hides(template)),
         become_user=entry.become_user,
         stdin=stdin,
         condition=tuple(map(filled, entry.converged_when)),
     )
-
-
-def render_verify(
-    entry: Entry, values: Mapping[str, str], read_file: Callable[[str], Stdin] = _no_file
-) -> Command | None:
-    """The command of `verify`, to be run as a probe: no secrets and no standard input; None where none is declared."""
-    if entry.verify is None:
-        return None
-    bound = bind(entry, values)
-    digests = {name: read_file(bound[name]).sha256 or "" for name, p in entry.params.items() if p.type == "file"}
-    hidden = secret_names(entry)
-    return Command(
-        argv=tuple(_fill(template, bound, digests) for template in entry.verify.argv),
-        cwd=None if entry.cwd is None else _plain(entry.cwd, bound).encode("utf-8", "surrogateescape"),
-        env=tuple(
-            (name, _fill(template, bound, digests))
-            for name, template in entry.env
-            if not hidden.intersection(names_in(template))
-        ),
-        become_user=entry.become_user,
-    )
+    verify: Command | None = None
+    if entry.verify is not None:
+        verify = Command(argv=tuple(map(filled, entry.verify.argv)), cwd=cwd, env=env, become_user=entry.become_user)
+    return Rendered(command, verify)
 
 
 def frozen(value: Any) -> Any:

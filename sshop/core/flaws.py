@@ -7,15 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from sshop import errors
 from sshop.core.command import NAME_PATTERN, RESERVED_NAMES
-from sshop.core.entry import (
-    Entry,
-    Param,
-    Template,
-    check_value,
-    names_in,
-    near,
-    secret_names,
-)
+from sshop.core.entry import Entry, Template, names_in, near, secret_names
+from sshop.core.param import Param, check_value
 from sshop.core.template import ENTRY_NAME, PARAM_NAME, USER_NAME, show_template
 
 _SHELLS = frozenset(["sh", "bash", "dash", "ash", "ksh", "mksh", "zsh", "yash", "fish", "tcsh", "csh", "busybox"])

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from sshop.core.entry import Entry, Template
-from sshop.core.operation import Category
+from sshop.core.operation import Category, Effect
 from sshop.core.policy import Policy
 from sshop.core.value import Value
 
@@ -46,9 +46,19 @@ def _in_command(entry: Entry) -> set[str]:
     return {name for template in templates for kind, name in template if kind in ("param", "digest")}
 
 
+def _unverified(entry: Entry) -> bool:
+    return entry.category == Category.APPEND_ONLY and entry.verify is None
+
+
 def _no_verify(entry: Entry) -> str | None:
-    if entry.category == Category.APPEND_ONLY and entry.verify is None:
+    if _unverified(entry) and Effect.NOTIFICATION not in entry.effects:
         return "append_only without verify: nothing can tell later whether the effect stands"
+    return None
+
+
+def _message(entry: Entry) -> str | None:
+    if _unverified(entry) and Effect.NOTIFICATION in entry.effects:
+        return "a message that was sent cannot be looked for: a person decides where its outcome is unknown"
     return None
 
 
@@ -130,6 +140,7 @@ CHECKS: tuple[tuple[str, str, Callable[[Entry], str | None]], ...] = (
     ("warning", "condition_ignores_parameter", _blind_condition),
     ("warning", "read_only_with_effects", _read_only_effects),
     ("warning", "pattern_takes_anything", _wide_open),
+    ("note", "message_without_verify", _message),
     ("note", "no_timeout", _no_timeout),
     ("note", "no_subject", _no_subject),
     ("note", "no_example", _no_example),

@@ -14,6 +14,7 @@ import pytest
 from sshop import catalogue, config
 from sshop.core import entry as entries
 from sshop.core.command import Command
+from sshop.core.entry import Rendered
 from tests.support import private_host
 from tests.support.tools import find_tool, missing
 
@@ -270,7 +271,7 @@ def values_of(name: str) -> dict:
     return {**values, **(ROWS[name].values if name in ROWS else {})}
 
 
-def render(name: str) -> Command:
+def render_both(name: str) -> Rendered:
     row = ROWS.get(name, Row())
 
     def read_file(path):
@@ -279,6 +280,10 @@ def render(name: str) -> Command:
         return config.read_stdin_file(path)
 
     return entries.render(POLICY.entries[name], values_of(name), lambda _: b"S3CR3T", read_file)
+
+
+def render(name: str) -> Command:
+    return render_both(name).command
 
 
 def words(elements, operation=OPERATION):
@@ -375,7 +380,7 @@ APPENDING = [name for name in ROWS if POLICY.entries[name].category == "append_o
 def test_an_appending_command_adds_one_each_time(host, name):
     row = prepare(name)
     made, command = POLICY.entries[name], render(name)
-    verify = entries.render_verify(made, values_of(name))
+    verify = render_both(name).verify
     steps = [shell(row.setup), step(command)]
     if row.count:
         steps += [shell(row.count), step(command, operation=OTHER), shell(row.count)]
@@ -400,7 +405,7 @@ DESTRUCTIVE = [name for name in ROWS if POLICY.entries[name].category == "destru
 def test_a_destructive_command_satisfies_its_contract(host, name):
     row = prepare(name)
     made, command = POLICY.entries[name], render(name)
-    verify = entries.render_verify(made, values_of(name))
+    verify = render_both(name).verify
     steps = [shell(row.setup), step(command)]
     if verify is not None:
         steps = [steps[0], step(verify), steps[1], step(verify)]
@@ -442,7 +447,7 @@ def test_every_shipped_command_renders_with_its_examples(name, tmp_path):
     row = ROWS.get(name, Row())
     file = tmp_path / "f"
     file.write_bytes(row.stdin or b"x")
-    command = entries.render(made, values, lambda _: b"S3CR3T", lambda _: config.read_stdin_file(str(file)))
+    command = entries.render(made, values, lambda _: b"S3CR3T", lambda _: config.read_stdin_file(str(file))).command
     described = entries.describe(made, values)
     assert command.argv
     assert described.summary

@@ -73,7 +73,7 @@ GIVEN = {"word": "w", "token": "env:T", "content": "f"}
 
 
 def render(entry_name="everything", values=None, secret=b"S3CR3T", **more):
-    return entry.render(ENTRIES[entry_name], {**(values or {}), **more}, lambda _: secret, lambda _: CONTENT)
+    return entry.render(ENTRIES[entry_name], {**(values or {}), **more}, lambda _: secret, lambda _: CONTENT).command
 
 
 def plain(element):
@@ -114,10 +114,17 @@ def test_what_it_means_is_told_without_secrets():
 
 
 def test_verify_has_no_secret_and_no_input():
-    made = entry.render_verify(EVERYTHING, GIVEN, lambda _: CONTENT)
+    made = entry.render(EVERYTHING, GIVEN, lambda _: b"S3CR3T", lambda _: CONTENT).verify
     assert [plain(element) for element in made.argv] == [b"test", b"-e", b"/srv/x", b"<id>"]
     assert (made.secrets, made.stdin, made.become_user) == ((), None, "root")
-    assert entry.render_verify(ENTRIES["tight"], {}) is None
+    assert entry.render(ENTRIES["tight"], {}).verify is None
+
+
+def test_a_file_is_read_once_for_command_and_verify():
+    read = iter((CONTENT,))
+    both = entry.render(EVERYTHING, GIVEN, lambda _: b"S3CR3T", lambda _: next(read))
+    assert next(read, None) is None
+    assert (both.command.stdin, both.verify is None) == (CONTENT, False)
 
 
 def test_a_secret_stands_in_no_frame_no_json_and_no_display():
@@ -174,6 +181,8 @@ REFUSED = [
     ("path_up_last", {"path": "/a/.."}, "must not hold", None),
     ("path_here", {"path": "/a/./b"}, "must not hold", None),
     ("path_double", {"path": "//a"}, "must not hold", None),
+    ("path_double_inside", {"path": "/a//b"}, "must not hold", None),
+    ("path_slash_last", {"path": "/a/"}, "end in a slash", None),
     ("path_newline", {"path": "/a\n/b"}, "control characters", None),
     ("path_escape", {"path": "/a\x1b"}, "control characters", None),
     ("path_root", {"under": "/srv/database"}, "must be under /srv/data", "absolute path under /srv/data"),
@@ -253,7 +262,7 @@ def test_no_value_changes_the_shape_of_argv_or_leaves_its_element(value):
 def test_a_tight_value_is_taken_as_it_is_or_refused(value, name):
     tight = ENTRIES["tight"]
     try:
-        made = entry.render(tight, {name: value})
+        made = entry.render(tight, {name: value}).command
     except errors.UsageError:
         return
     place = list(tight.params).index(name) + 1
