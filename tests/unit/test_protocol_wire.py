@@ -236,18 +236,3 @@ def test_a_first_line_is_taken_apart() -> None:
 def test_a_result_that_lacks_what_it_needs_is_an_error(line: str) -> None:
     with pytest.raises(errors.ProtocolError):
         protocol.result(read(line)[0])
-
-
-VECTORS = Path(__file__).resolve().parents[1] / "vectors"
-
-
-@pytest.mark.parametrize(
-    "path", sorted(VECTORS.glob("*.request")) or [None], ids=lambda path: path.name if path else "none"
-)
-def test_the_vectors_have_the_fingerprint_that_they_name(path: Path | None) -> None:
-    if path is None:
-        return
-    head = path.read_bytes()
-    named = re.search(rb"^F ([0-9a-f]{64})$", head, re.MULTILINE)
-    if named is not None:
-        assert parse(head)["fingerprint"] == named.group(1).decode()
