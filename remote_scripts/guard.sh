@@ -18,7 +18,7 @@ while IFS= read -r _l; do
 	case $_l in +*) _v=$_v$_n${_l#+} && continue ;; esac
 	case $_v in d*) cd -- "${_v#d }" || exit 125 ;; e*) export "${_v#e }" ;; esac
 	_v=$_l
-	[ "$_l" != go ] || exec -- "$@"
+	[ "$_l" != go ] || exec "$@"
 done
 exit 125'
 
