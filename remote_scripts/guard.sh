@@ -69,6 +69,7 @@ sweep() { # what guards that were killed have left in the spool: its names tell 
 		set -f -- ${_path2##*/}
 		IFS=' '
 		[ $# = 5 ] || continue
+		case $1.$2.$3.$4 in "$_own") continue ;; esac
 		case $2 in
 		"${_boot%.*}@$_space") ! alive "$3:$4" || continue ;;
 		"${_boot%.*}"@*) continue ;; # nobody here can tell whether it lives
@@ -174,6 +175,7 @@ know_machine() { # _machine _boot _space _sup _own: this machine, boot, process 
 	[ ! -r /etc/machine-id ] || IFS= read -r _rest </etc/machine-id
 	case $_rest in '' | uninitialized) _rest=$(uname -n) ;; esac
 	_machine=m-
+	case $_rest in *[!A-Za-z0-9.-]*) ;; *) _machine=m-$_rest _rest= ;; esac
 	while [ -n "$_rest" ]; do
 		_char=${_rest%"${_rest#?}"}
 		_rest=${_rest#?}
@@ -181,14 +183,15 @@ know_machine() { # _machine _boot _space _sup _own: this machine, boot, process 
 		_machine=$_machine$_char
 	done
 	# The start of process 1 tells one PID namespace from another on the same boot.
+	_rest=$_start
 	! stat_of 1 || _space=$_start
+	_start=$_rest
 	if [ -r /proc/sys/kernel/random/boot_id ]; then
 		IFS= read -r _boot </proc/sys/kernel/random/boot_id
 	else
 		_boot=$(sysctl -n kern.boottime 2>/dev/null | tr -c '0-9\n' _) || :
 	fi
 	_boot=${_boot:--}.$_space
-	stat_of $$ || _start=-
 	_sup=$$:$_start _own=$_nonce.${_boot%.*}@$_space.$$.$_start
 	now
 	_born=$_up
@@ -301,6 +304,12 @@ read_marker() { # read_marker FILE: what its counting lines say, as _m variables
 	case $_mseen in ' sshop-marker claimed '* | ' sshop-marker fenced '*) ;; *) return 1 ;; esac
 }
 
+read_id() { # read_id FILE: _mid alone, from the first line of a marker
+	forget_marker
+	[ -f "$1" ] && [ ! -L "$1" ] && IFS= read -r _line2 2>/dev/null <"$1" || return 1
+	case $_line2 in *' ;') read_words ${_line2%;} ;; esac
+}
+
 read_words() { # read_words WORD k=v...: one line of a marker
 	_word=$1 _when=
 	_mseen="$_mseen$1 "
@@ -397,7 +406,7 @@ look_twin() { # look_twin [tidy]: _entry none, own or other under _fp; a stale o
 	while [ "$_fp" != - ] && is_there "$_base/index/$_fp"; do
 		_entry=own
 		[ -z "$_mark" ] || [ ! "$_base/index/$_fp" -ef "$_mark" ] || return 0
-		read_marker "$_base/index/$_fp" || :
+		read_id "$_base/index/$_fp" || :
 		[ "$_mid" != "$_id" ] || return 0
 		_entry=none _other=$_mid
 		if [ -n "$_other" ]; then
@@ -420,7 +429,7 @@ look_twin() { # look_twin [tidy]: _entry none, own or other under _fp; a stale o
 drop_entry() { # drop_entry ID: takes the entry under _fp away by a name of its own; another operation's goes back
 	mv -- "$_base/index/$_fp" "$_spool.entry" 2>/dev/null || ! is_there "$_base/index/$_fp" || return 1
 	is_there "$_spool.entry" || return 0
-	read_marker "$_spool.entry" || :
+	read_id "$_spool.entry" || :
 	[ "$_mid" = "$1" ] || ln -- "$_spool.entry" "$_base/index/$_fp" 2>/dev/null || :
 	litter "$_spool.entry"
 }
@@ -1012,7 +1021,8 @@ fence() { # what has not started never will
 		fenced) ;;
 		running)
 			attach
-			answer_stored
+			[ "$_op" != running ] || answer_stored
+			continue
 			;;
 		*) answer_stored ;;
 		esac
@@ -1299,7 +1309,7 @@ main() {
 	_nothing=e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855
 	case $0 in /*/guard/?*) _root=${0%/guard/*} ;; *) refuse bad_request 'not started from a store' ;; esac
 	find_tools
-	stat_of $$ || _tty=0
+	stat_of $$ || _tty=0 _start=-
 	if [ "$_tty" != 0 ] && [ -n "$_setsid" ]; then # a terminal that goes away would take the command with it
 		(PATH=${_path#=} exec "$_setsid" /bin/sh "$0" "$@")
 		exit
