@@ -10,7 +10,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,11 @@ import sshop
 from sshop import reconcile
 from sshop.bootstrap import App
 from sshop.cli import document, exit_codes
+from sshop.config import read_stdin_file
 from sshop.conversation import Line
+from sshop.core.command import Stdin
 from sshop.core.operation import Operation
+from sshop.core.policy import Policy
 from sshop.core.value import replace
 from sshop.ending import exit_name
 from sshop.intent import intend
@@ -193,7 +196,11 @@ class Inside:
         policies: Path | None = None,
         ledger: Path | None = None,
         limits: Limits = QUICK,
+        policy: Policy | None = None,
+        read_secret: Callable[[str], bytes] = lambda _: b"",
+        read_file: Callable[[str], Stdin] = read_stdin_file,
     ) -> None:
+        """`policy` stands for the one of the folder."""
         self.environ = {
             "HOME": str(folder),
             "SSHOP_SSH_CONFIG": str(ssh_config),
@@ -201,6 +208,8 @@ class Inside:
         }
         self.app = App(self.environ, ledger=str(ledger or folder / "ledger.sqlite"))
         self.limits = limits
+        self.policy = policy
+        self.read_secret, self.read_file = read_secret, read_file
         self.transport: Transport | None = None
 
     def world(self) -> World:
@@ -220,11 +229,11 @@ class Inside:
         line: Line | None = None,
     ) -> Ended:
         """`line` is one that the caller shares among calls, and closes."""
-        policy = self.app.policy()
+        policy = self.policy or self.app.policy()
         account, root = self.app.account(host)
         intent = intend(
             policy, account, root, words, raw=raw, shell=None, stdin=None, note=None, new=new, operation_id=op,
-            read_secret=lambda _: b"", read_file=lambda _: None,
+            read_secret=self.read_secret, read_file=self.read_file,
         )  # fmt: skip
         world = self.world()
         shared, line = line, line or world.line(account, root)

@@ -266,7 +266,7 @@ class Sshd:
 
     def _listen(self, binds: Mapping[str, str] | None, extra: str = "") -> None:
         for _ in range(10):
-            self.port = _free_port()
+            self.port = free_port()
             self._write_config(extra)
             self.log_path.write_text("")
             spec = {
@@ -319,7 +319,7 @@ class Sshd:
         return False
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
