@@ -51,7 +51,8 @@ def exit_name(answer: Answer) -> str:
             pass
     if not operation.dispatched:
         return answer.exit or "not_sent"
-    if answer.exit in ("key_conflict", "store", "not_owner", "fenced", "duplicate"):
+    # 13 says "it never ran", which only a cancelled operation has proved: a fence above a run that was interrupted is 5
+    if answer.exit in ("key_conflict", "store", "not_owner", "duplicate"):
         return answer.exit
     if operation.host_state == "running" or answer.exit == "running":
         return "running"

@@ -143,7 +143,8 @@ def _judged(operation: Operation, heard: Heard) -> Finding:
     frame, hello = heard.frame, heard.hello
     if heard.error is not None or (frame is None and not heard.running):
         error = heard.error or errors.LinkLost("the answer held no outcome")
-        return Finding(f"no answer: {error}; that proves nothing", error=error.code, exit="unknown")
+        exit_name = "unknown" if operation.dispatched else "not_sent"
+        return Finding(f"no answer: {error}; that proves nothing", error=error.code, exit=exit_name)
     if frame is None:
         generation, record = operation.claim_seen or (None, None)
         return Finding("it is still running", "running", generation, record)
@@ -249,7 +250,7 @@ def _fenced(operation: Operation, generation: int | None, record: str | None) ->
     above_nothing = generation == 2 and operation.generation <= 1 and operation.host_state == "never_started"
     if (generation or 1) > 1 and not above_nothing:
         return Finding(
-            "a fence stands above a generation whose end nobody knows; no further run can come",
+            "no further run can come, and nobody knows how the one before ended: a person decides",
             "fenced", generation, record, refusal="fenced", error="fenced", exit="fenced",
         )  # fmt: skip
     return Finding(

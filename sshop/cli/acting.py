@@ -237,8 +237,9 @@ def _close_name(options: Options, app: App, say: Reporter, verb: Any) -> int:
         print_answer(answer, options, say, action=verb)
         await _acknowledge(answer)
         # The question was whether it can still run: an end that is proved is the good answer.
-        settled = answer.operation is not None and answer.operation.resolved
-        return 0 if settled else exit_codes.CODES[answer.exit]
+        after = answer.operation
+        closed = after is not None and (after.resolved or (verb == "fence" and after.host_state == "fenced"))
+        return 0 if closed else exit_codes.CODES[answer.exit]
 
     return _about(options, app, act)
 
@@ -337,7 +338,7 @@ async def _replay_one(
     assert after is not None
     if answer.exit == "not_owner":  # an attempt that came meanwhile is the other's
         return answer, "refused", answer.message or ""
-    if len(after.attempts) > before:
+    if len(after.attempts) > before and (after.dispatched or after.resolved):
         return answer, "run" if not after.replayed else "adopted", after.resolution or answer.message or "attempted"
     if after.resolved:
         return answer, "fenced" if after.resolved_by == "fence" else "adopted", after.resolution or ""

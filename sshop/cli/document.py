@@ -153,7 +153,8 @@ def follow_up(answer: Answer) -> dict[str, Any]:
     if op.resolved:
         return {"action": "none", "command": None, "why": op.resolution}
     if answer.code == "unresolved_twin" or answer.exit == "twin":
-        return {"action": "continue", "command": answer.hint, "why": answer.message}
+        why = "; ".join(part for part in (answer.message, answer.hint) if part)
+        return {"action": "continue", "command": None, "why": why}
     if answer.code == "in_flight" or answer.exit == "not_owner":
         # another's: to replay it would be refused, to look is nobody's privilege
         return {"action": "attach", "command": f"sshop reconcile {name} --wait 60", "why": answer.message}
@@ -171,8 +172,9 @@ def follow_up(answer: Answer) -> dict[str, Any]:
         "interrupted": "it started, and nobody knows how it ended",
         "unreadable": "its marker cannot be read",
         "expired": "its ID is older than the host remembers",
+        "fenced": "no further run can come, and nobody knows how the one before ended",
     }
-    if op.host_state in person and op.category != Category.CONVERGENT:
+    if op.host_state in person and (op.category != Category.CONVERGENT or op.host_state == "fenced"):
         return {
             "action": "decide",
             "command": f"sshop show {name}",

@@ -28,7 +28,10 @@ def outcome_line(answer: Answer) -> str:
         return answer.message or "nothing was done"
     words = [op.operation_id, "on", op.account.host + ":", _state(op)]
     if op.result is not None and op.result.status is not None:
-        words.append(f"(exit status {op.result.status})")
+        cause = {"timeout": "its time limit", "cancel": "a cancel request"}.get(
+            op.result.killed or "", op.result.killed
+        )
+        words.append(f"(exit status {op.result.status}{f', ended by {cause}' if cause else ''})")
     elif op.result is not None and op.result.changed is False:
         words.append("(nothing had to change)")
     if op.replayed:
@@ -48,6 +51,8 @@ def _state(op: Operation) -> str:
     if op.state == State.UNKNOWN:
         if op.host_state == "interrupted":
             return "unknown: it started, and nothing tells how it ended"
+        if op.host_state == "fenced":
+            return "unknown: it cannot run any more, and nothing tells how an earlier run ended"
         seen = [_UNKNOWN[each] for each in (a.boundary for a in reversed(op.attempts)) if each in _UNKNOWN]
         return seen[0] if seen else "unknown: nobody knows yet whether it ran"
     if op.state == State.OPEN:
@@ -141,7 +146,9 @@ def _safe(step: dict[str, Any]) -> str:
 def _output(op: Operation) -> str | None:
     if op.result is None or not (op.result.stdout_bytes or op.result.stderr_bytes):
         return None
-    return f"{op.result.stdout_bytes:,} bytes, {op.result.stderr_bytes:,} of errors: sshop output {op.operation_id}"
+    stream = "" if op.result.stdout_bytes else " --stream err"
+    counts = f"{op.result.stdout_bytes:,} bytes, {op.result.stderr_bytes:,} of errors"
+    return f"{counts}: sshop output {op.operation_id}{stream}"
 
 
 def timeline(history: Iterable[Event]) -> str:

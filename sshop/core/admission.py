@@ -112,7 +112,7 @@ def by_request(candidates: Sequence[Operation], call: Call, alive: Callable[[Att
                 "unresolved_twin",
                 f"operation {other.operation_id} is the same request on the same account, and is {other.state}",
                 operation_id=other.operation_id,
-                hint=f"continue it with --op {other.operation_id}, or say --new if a second effect is meant",
+                hint=f"settle it first: sshop replay {other.operation_id}; or say --new if a second effect is meant",
             )
         if other.secret_fingerprint == call.secret_fingerprint:
             continued = continued or other

@@ -72,6 +72,17 @@ def test_the_object_of_run_has_every_field(program: Program, sshd, words):
     assert {"sequence", "id", "at", "type", "body", "prev", "hash"} <= set(shown["events"][0])
 
 
+def test_a_twin_that_the_host_knows_alone_has_no_command_to_run(program: Program, sshd):
+    alias, counter = sshd.accounts[sshd.user].alias, sshd.counter()
+    words = ("run", alias, "add", f"path={counter.path}", "then=sleep 5", "--json")
+    assert program(*words, "--op", "op-1", "--wait", "0").code == 6
+    done = program(*words, "--ledger", str(sshd.home() / "other.sqlite"))
+    assert done.code == 11, done.text
+    assert done.json["next"]["command"] is None
+    assert "op-1" in done.json["next"]["why"]
+    assert program("cancel", "op-1").code == 0
+
+
 def test_an_error_before_there_is_an_operation_has_every_field_too(alone: Program):
     done = alone("run", "nowhere", "nope", "--json")
     assert list(done.json) == list(document.FIELDS)

@@ -35,7 +35,17 @@ def test_109_an_unresolved_destructive_operation_is_not_retried_and_says_what_to
     # the same words without the ID meet their twin
     done = program(*words[:-2])
     assert done.code == 11
-    assert "op-w" in done.text
+    assert "sshop replay op-w" in done.text
+    assert counter.count == 1
+    # a fence closes the name; that the command ran, and how it ended, is as unknown as before
+    done = program("fence", "op-w")
+    assert (done.code, "cannot run any more" in done.text) == (0, True), done.text
+    for verb, *more in (("reconcile",), ("replay",), ("cancel",), ("fence", "--json")):
+        done = program(verb, "op-w", *more)
+        assert done.code == (0 if verb == "fence" else 5), done.text
+    assert (done.json["state"], done.json["next"]["action"]) == ("unknown", "decide")
+    assert program(*words).code == 5
+    assert "nothing by itself" in program("show", "op-w").stdout.decode()
     assert counter.count == 1
 
 
@@ -67,8 +77,24 @@ def test_110_cancel_says_what_it_did(program: Program, sshd):
     assert done.json["state"] == "failed"
     assert done.json["signal"] == "TERM"
     assert counter.count == 1
-    assert program("replay", "op-w").code == 1
+    done = program("replay", "op-w")
+    assert (done.code, "ended by a cancel request" in done.text) == (1, True), done.text
     assert counter.count == 1
+
+
+def test_a_replay_that_sent_nothing_does_not_say_that_it_ran(alone: Program):
+    assert alone("run", "nowhere", "see", "path=/x", "--op", "op-n").code == 8
+    done = alone("replay", "op-n", "--json")
+    assert done.code == 8, done.text
+    assert [row["action"] for row in done.json["operations"]] == ["skipped"]
+    done = alone("fence", "op-n")
+    assert (done.code, "outcome unknown" in done.text) == (8, False), done.text
+
+
+def test_output_that_is_all_errors_is_shown_with_the_command_that_prints_it(program: Program, sshd):
+    done = program("run", sshd.accounts[sshd.user].alias, "--op", "op-e", "--", "sh", "-c", "echo bad >&2; exit 3")
+    assert done.code == 1, done.text
+    assert "sshop output op-e --stream err" in program("show", "op-e").stdout.decode()
 
 
 def test_all_is_not_replayed_without_a_word_from_a_person(program: Program, sshd):

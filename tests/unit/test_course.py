@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from sshop import errors, reconcile
+from sshop.cli.document import follow_up
 from sshop.cli.exit_codes import CODES, of_error
 from sshop.core import command as commands
 from sshop.core import events
@@ -533,7 +534,19 @@ async def test_a_fence_of_a_brought_id_asks_the_host(bench: Bench, name: str) ->
 async def test_a_fence_above_an_interrupted_run_leaves_it_unknown(bench: Bench) -> None:
     answer = await run(bench, intent(), Plan(end="interrupted"))
     fenced = await reconcile.fence(bench.world, bench.line(), of(answer))
-    assert (exit_name(fenced), of(fenced).state) == ("fenced", "unknown")
+    assert (exit_name(fenced), of(fenced).state) == ("unknown", "unknown")
+    assert follow_up(fenced)["action"] == "decide"
+    # 13 says that it never ran; nothing says that of this one, whoever asks
+    again = await run(bench, intent(operation_id=of(answer).operation_id))
+    looked = await replay(bench, of(answer).operation_id)
+    assert (code(again), code(looked), len(bench.host.effects)) == (5, 5, 1)
+
+
+async def test_a_fence_that_reaches_no_host_says_nothing_of_what_was_never_dispatched(bench: Bench) -> None:
+    answer = await run(bench, intent(operation_id="deploy-8"), Plan(connect=errors.LoginRefused()))
+    bench.host.plans.append(Plan(connect=errors.LoginRefused()))
+    fenced = await reconcile.fence(bench.world, bench.line(), of(answer))
+    assert (exit_name(fenced), of(fenced).state) == ("not_sent", "open")
 
 
 async def test_a_fence_above_a_run_that_never_started_cancels_only_where_no_earlier_one_did(bench: Bench) -> None:
@@ -815,7 +828,7 @@ async def test_an_adopter_evaluates_a_condition_that_nobody_did_afterwards(bench
 async def test_every_combination_of_state_and_answer_has_an_exit(bench: Bench) -> None:
     base = of(await run(bench, intent(), Plan(cut="lost_go"), recover="none"))
     fresh = of(await run(bench, intent("append_only", "other"), Plan(connect=errors.LoginRefused())))
-    win = {"key_conflict", "store", "not_owner", "fenced", "duplicate"}
+    win = {"key_conflict", "store", "not_owner", "duplicate"}
     for said in ["", *CODES]:
         for state, contract in [(s, c) for s in State for c in Contract]:
             for operation in (base, fresh):
