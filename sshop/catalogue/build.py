@@ -113,8 +113,10 @@ def _translate(document: Document, model: type[BaseModel], problem: Any) -> erro
 
 
 def _first(found: list[errors.PolicyFileError]) -> errors.PolicyFileError:
-    """The first by line, which tells of the others."""
-    found.sort(key=lambda error: (error.line or 0, error.column or 0))
+    """The first by line, which tells of the others. A key that is unknown comes before one that is missing: it may be
+    the same, mistyped.
+    """
+    found.sort(key=lambda error: (" needs '" in error.message, error.line or 0, error.column or 0))
     first, *more = found
     if more:
         others = "; ".join(str(error) for error in more[:5])

@@ -150,7 +150,7 @@ async def _ask(world: World, line: Line) -> list[Check]:
     try:
         connection = await line.connect()
     except errors.HostKeyRefused as error:
-        return [Check("host key", FAIL, error.message, error.command or error.hint)]
+        return [Check("host key", FAIL, error.message, error.hint)]
     except errors.SshopError as error:
         return [Check("connection", FAIL, error.message, error.hint)]
     took = (world.clock.monotonic() - started) * 1000

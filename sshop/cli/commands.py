@@ -58,9 +58,10 @@ def print_answer(
     except BrokenPipeError:  # whoever read is gone; what became of the operation is still to be said
         say.broken_pipe()
     if code != 0 or action is not None or (answer.operation is not None and answer.operation.replayed):
-        if answer.message and (answer.operation is None or not answer.operation.resolved):
-            say.say(answer.message, hint=answer.hint, code=answer.code)
         step = render.next_line(answer) if code != exit_codes.CODES["failed"] else None
+        if answer.message and (answer.operation is None or not answer.operation.resolved):
+            said_below = answer.hint is not None and answer.hint in (step or "")
+            say.say(answer.message, hint=None if said_below else answer.hint, code=answer.code)
         told = render.outcome_line(answer)
         say.say(f"{action}: {told}" if action else told, hint=step)
     _tell_cut(answer, say)
@@ -176,8 +177,10 @@ def unresolved(options: Options, app: App, _: Reporter) -> int:
 def ledger_verify(options: Options, app: App, say: Reporter) -> int:
     head = None
     if options["head"] is not None:
-        sequence, colon, digest = options["head"].partition(":")
-        if not colon or not sequence.isdigit():
+        sequence, _, digest = options["head"].partition(":")
+        if not (
+            sequence.isascii() and sequence.isdecimal() and len(digest) == 64 and set(digest) <= set("0123456789abcdef")
+        ):
             raise errors.UsageError(
                 f"not a head: {options['head']!r}", hint="SEQUENCE:HASH, as `ledger verify` prints it"
             )

@@ -14,7 +14,10 @@ _TYPES = {"text": str, "integer": int, "number": float}
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise errors.UsageError(message, hint=f"{self.prog} --help")
+        hint = f"{self.prog} --help"
+        if self.prog == "sshop run" and message.startswith("unrecognized arguments"):
+            hint = f"a raw command and its options stand after --: sshop run HOST -- ARGV…; else: {hint}"
+        raise errors.UsageError(message, hint=hint)
 
 
 def _formatter(prog: str) -> argparse.HelpFormatter:

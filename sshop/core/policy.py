@@ -112,9 +112,10 @@ def find_entry(policy: Policy, name: str) -> entry.Entry:
         names = sorted(policy.entries)
         close = difflib.get_close_matches(name, names, 5, 0.5)
         listed = f"did you mean {', '.join(close)}? " if close else ""
-        some = ", ".join(names[:40]) + (" …" if len(names) > 40 else "")
+        some = ", ".join(names[:200]) + (" …" if len(names) > 200 else "")
+        some = f"there are: {some}" if some else "the catalogue is empty"
         raise errors.UsageError(
-            f"no command {name[:80]!r} in the catalogue", hint=f"{listed}{some or 'the catalogue is empty'}"
+            f"no command {name[:80]!r} in the catalogue", hint=f"{listed}{some}; a raw command stands after --"
         )
     return found
 

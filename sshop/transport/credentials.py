@@ -170,6 +170,8 @@ def refuse(
         hint = "ssh-add the key, and give SSH_AUTH_SOCK"
     elif any("expired" in each for each in shown):
         hint = "renew the certificate"
+    else:
+        hint = f"the host must take {user} without a question: IdentityFile or an agent here, authorized_keys there"
     return LoginRefused("; ".join(parts), hint=hint, tried=tuple(credential.ref for credential in tried))
 
 

@@ -32,7 +32,8 @@ async def open_tcp(config: HostConfig) -> socket.socket:
         )
     except (OSError, UnicodeError) as error:
         why = getattr(error, "strerror", None) or error
-        raise HostUnreachable(f"{place}: the name cannot be resolved: {why}") from error
+        hint = "a host is a name of hosts.yaml, an alias of the OpenSSH configuration, or a name that resolves here"
+        raise HostUnreachable(f"{place}: the name cannot be resolved: {why}", hint=hint) from error
     failures: list[str] = []
     for family, kind, protocol, _, address in addresses:
         sock = socket.socket(family, kind, protocol)
@@ -50,7 +51,8 @@ async def open_tcp(config: HostConfig) -> socket.socket:
             raise
         else:
             return sock
-    raise HostUnreachable(f"{place}: cannot connect: {', '.join(dict.fromkeys(failures))}")
+    hint = "is the host up, does its sshd listen there, is the way open? HostName and Port name address and port"
+    raise HostUnreachable(f"{place}: cannot connect: {', '.join(dict.fromkeys(failures))}", hint=hint)
 
 
 def _numeric(config: HostConfig) -> list[tuple[int, int, int, str, tuple[str, int] | tuple[str, int, int, int]]]:

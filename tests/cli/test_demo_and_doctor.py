@@ -122,6 +122,7 @@ def test_doctor_of_an_unknown_host_key_gives_the_command_that_trusts_it(program:
     assert check["status"] == "fail"
     assert "SHA256:" in check["seen"]
     assert str(tmp_path / "none") in check["advice"]
+    assert "when the owner of the host confirms" in check["advice"]  # never the bare command
     # and so does a run, to people as well
     done = program.with_environ(SSHOP_SSH_CONFIG=str(config))("run", alias, "see", "path=/x", "--recover", "none")
     assert done.code == 8

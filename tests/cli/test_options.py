@@ -73,7 +73,7 @@ def test_both_parsers_refuse_the_same_line_as_usage(words):
     for parse in (by_light, by_typer):
         with pytest.raises(errors.UsageError) as caught:
             parse(words)
-        assert caught.value.hint == f"sshop {words[0]} --help"
+        assert (caught.value.hint or "").endswith(f"sshop {words[0]} --help")
 
 
 def test_every_light_command_is_marked_and_known_to_both():

@@ -132,7 +132,7 @@ FLAWS = [
     ("rule_example", "rules.yaml", "rules:\n  - {argv: [ls], category: read_only, reason: r, examples: {match: [ls -x]}}\n", "2:69", "the example does not match: ls -x", None),
     ("rule_counterexample", "rules.yaml", "rules:\n  - {argv: [ls], category: read_only, rest: any, reason: r, examples: {match: [ls], not_match: [ls -x]}}\n", "2:97", "the example matches: ls -x", None),
     ("rule_overruled", "rules.yaml", "rules:\n  - {argv: [a], category: destructive, rest: any, reason: r, examples: {match: [a]}}\n  - {argv: [a, b], category: read_only, reason: r, examples: {match: [a b]}}\n", "3:71", "the rule at rules.yaml:2 makes this destructive, not read_only", None),
-    ("rule_key", "rules.yaml", "rules:\n  - {argv: [a], category: destructive, resons: r}\n", "2:5", "needs 'reason'", "2 more"),
+    ("rule_key", "rules.yaml", "rules:\n  - {argv: [a], category: destructive, resons: r}\n", "2:40", "unknown key 'resons'", "2 more"),
     ("budget", "policy.yaml", "budgets: {read_only: 0}\n", "1:22", "'read_only' must be at least 1", None),
     ("policy_key", "policy.yaml", "retries: 2\n", "1:1", "unknown key 'retries'", "known here: budgets,"),
     ("recover", "policy.yaml", "recover: always\n", "1:10", "'recover' must be 'auto', 'look' or 'none'", None),
