@@ -23,7 +23,7 @@ async def test_a_convergent_command_that_did_nothing_is_run_in_the_next_generati
         ran = done.operation.result
         assert (ran.generation, ran.changed, ran.after) == (2, True, 0), told(done)
         assert it.started() == 2
-        it.host.shell(it.row.holds)
+        it.check()
         again = await it.run()
         assert (again.code, again.operation.result.changed) == (0, False), told(again)
 
@@ -34,7 +34,7 @@ async def test_a_convergent_command_that_acted_is_found_done_and_not_run_again(n
         done = await it.run_into("after")
         assert (done.code, done.operation.state) == (0, State.SUCCEEDED), told(done)
         assert it.started() == 1
-        it.host.shell(it.row.holds)
+        it.check()
 
 
 @pytest.mark.parametrize(("name", "at"), sample([(name, at) for name in ONCE for at in ("before", "after")], 8))

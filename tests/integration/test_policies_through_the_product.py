@@ -20,7 +20,7 @@ async def test_a_convergent_command_changes_something_once(name, tmp_path):
         assert second.operation.operation_id != first.operation.operation_id
         ran = second.operation.result
         assert (second.code, ran.changed, ran.status, ran.before) == (0, False, None, 0), told(second)
-        it.host.shell(it.row.holds)
+        it.check()
 
 
 @pytest.mark.parametrize("name", of_category("append_only"))
@@ -32,7 +32,7 @@ async def test_an_appending_command_adds_one_each_time(name, tmp_path):
             declared = it.made.verify is not None
             assert done.operation.contract == (Contract.SATISFIED if declared else Contract.NOT_DECLARED), told(done)
             assert it.count() in (count, None)
-        it.host.shell(it.row.holds)
+        it.check()
 
 
 @pytest.mark.parametrize("name", of_category("destructive"))
@@ -49,7 +49,7 @@ async def test_a_destructive_command_needs_a_person_and_keeps_its_contract(name,
         assert first.operation.contract == (Contract.SATISFIED if it.made.verify else Contract.NOT_DECLARED)
         assert again.operation.result.status in it.row.again, told(again)
         assert again.code == (1 if again.operation.result.status else 0)
-        it.host.shell(it.row.holds)
+        it.check()
 
 
 @pytest.mark.parametrize("name", of_category("read_only"))

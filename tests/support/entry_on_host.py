@@ -78,6 +78,10 @@ class EntryOnHost:
         """How often the effect is there; None where the row cannot tell."""
         return int(self.host.shell(f"{self.row.count} || :") or 0) if self.row.count else None
 
+    def check(self) -> None:
+        """What the row says of the host after a run; each of its commands must succeed."""
+        self.host.shell(f"set -e\n{self.row.holds}")
+
     def started(self) -> int:
         """How often the command was started."""
         return int(self.host.shell("wc -l < /run/gate/passed"))

@@ -60,7 +60,7 @@ class Row:
 
 
 ROWS = {
-    "user-present": Row(again=(9,), fools=("groupadd deploy",)),
+    "user-present": Row(again=(9,), fools=("groupadd deploy", "useradd -M deploy")),
     "user-shell-set": Row(
         setup="useradd -s /bin/sh deploy",
         fools=("usermod -s /bin/bash2 deploy", "usermod -s /usr/bin/bash deploy", "userdel deploy"),
@@ -84,10 +84,20 @@ ROWS = {
     ),
     "authorized-key-present": Row(
         setup=f"mkdir -p ~/.ssh; printf '# {KEY}' > ~/.ssh/authorized_keys",
-        fools=("rm -rf ~/.ssh", f"echo '{KEY}x' > ~/.ssh/authorized_keys"),
+        fools=(
+            "rm -rf ~/.ssh",
+            f"echo '{KEY}x' > ~/.ssh/authorized_keys",
+            f"printf 'x\\000{KEY}\\000x\\n' > ~/.ssh/authorized_keys",
+        ),
     ),
     "authorized-key-absent": Row(
-        setup=f"mkdir -p ~/.ssh; (echo keep; echo 'from=\"::1\" {KEY}'; echo '{KEY}') > ~/.ssh/authorized_keys",
+        setup=f"mkdir -p ~/.ssh; cd ~/.ssh; (printf 'keep\\377 {BLOB}x\\n'; echo 'from=\"::1\" {KEY}'; echo '{KEY}') "
+        f"> authorized_keys; echo '{KEY}' > authorized_keys2; sed -i 's/ .*x$/ {BLOB[:-1]}/' authorized_keys",
+        holds=f"cd ~/.ssh; printf 'keep\\377 {BLOB[:-1]}\\n' | cmp - authorized_keys; test ! -s authorized_keys2",
+        fools=(
+            "rm ~/.ssh/authorized_keys",
+            f"rm ~/.ssh/authorized_keys2; echo 'ssh-ed25519 {BLOB}AAAA' > ~/.ssh/authorized_keys",
+        ),
     ),
     "package-installed": Row(tools=("apt-get",), setup=LISTS, fools=("useradd hello",)),
     "package-removed": Row(tools=("apt-get",), setup=HELLO),
@@ -95,7 +105,10 @@ ROWS = {
     "package-held": Row(values={"name": "bash"}, tools=("apt-mark",), fools=("apt-mark hold dash",)),
     "package-index-fresh": Row(
         tools=("apt-get",),
-        fools=("mkdir -p /var/lib/apt/periodic; touch -d '2 hours ago' /var/lib/apt/periodic/sshop-update-stamp",),
+        fools=(
+            "mkdir -p /var/lib/apt/periodic; touch -d '2 hours ago' /var/lib/apt/periodic/sshop-update-stamp",
+            "mkdir -p /var/lib/apt/periodic; touch -d '2 days' /var/lib/apt/periodic/sshop-update-stamp",
+        ),
     ),
     "packages-upgradable": Row(tools=("apt-get",)),
     "service-enabled": Row(
@@ -122,13 +135,15 @@ ROWS = {
         setup="mkdir -p /srv; rm -rf /srv/app",
         fools=(
             "mkdir /srv/app; chmod 755 /srv/app",
+            "mkdir /srv/app; chmod 2750 /srv/app",
             "mkdir /srv/real; chmod 750 /srv/real; ln -s /srv/real /srv/app",
             "touch /srv/app; chmod 750 /srv/app",
             "mkdir /srv/app; chmod 750 /srv/app; chown daemon /srv/app",
         ),
     ),
     "file-mode-set": Row(
-        setup="mkdir -p /srv/app; touch /srv/app/config; chmod 600 /srv/app/config", fools=("rm /srv/app/config",)
+        setup="mkdir -p /srv/app/config; chmod 2640 /srv/app/config",  # a folder keeps a bit that has two zeros too few
+        fools=("rmdir /srv/app/config",),
     ),
     "file-owner-set": Row(
         setup="mkdir -p /srv/app; touch /srv/app/config",
@@ -141,14 +156,27 @@ ROWS = {
     "line-present": Row(
         values={"file": "/srv/f"},
         setup="printf '# 192.0.2.7 build.internal\\n192.0.2.7 build.internal x\\n192.0.2.7  build.internal' > /srv/f",
-        fools=("printf '192a0b2c7 build.internal\\n' > /srv/f", "rm /srv/f", "rm /srv/f; mkdir /srv/f"),
+        fools=(
+            "printf '192a0b2c7 build.internal\\n' > /srv/f",
+            "printf 'x\\000192.0.2.7 build.internal\\000x\\n' > /srv/f",
+            "rm /srv/f",
+            "rm /srv/f; mkdir /srv/f",
+        ),
     ),
     "line-absent": Row(
         values={"file": "/srv/f"},
-        setup="printf '# 192.0.2.7 build.internal\\n192.0.2.7 build.internal\\nx' > /srv/f",
+        setup="printf '# 192.0.2.7 build.internal\\n192.0.2.7 build.internal\\n\\377\\000x\\n' > /srv/real; "
+        "chmod 640 /srv/real; chown daemon /srv/real; ln -s real /srv/f",
+        holds="printf '# 192.0.2.7 build.internal\\n\\377\\000x\\n' | cmp - /srv/real; test -L /srv/f; "
+        'test "$(stat -c %a:%U /srv/real)" = 640:daemon; test "$(ls /srv/*.*)" = \'\'',
         fools=("rm /srv/f", "rm /srv/f; mkdir /srv/f"),
     ),
-    "append-line": Row(values={"file": "/srv/f"}, count="grep -c 'moved the database' /srv/f"),
+    "append-line": Row(
+        values={"file": "/srv/f"},
+        setup="printf old > /srv/f",
+        holds="head -1 /srv/f | grep -qx old",
+        count="grep -c 'moved the database' /srv/f",
+    ),
     "file-content": Row(
         values={"content": __file__},
         setup="mkdir -p /srv/app; rm -rf /srv/app/config",
@@ -172,20 +200,33 @@ ROWS = {
         again=(1, 32),
         fools=("umount /mnt/data; rmdir /mnt/data",),
     ),
-    "backup-created": Row(count="ls /var/backups/etc-default-op_*.tar.gz | wc -l"),
-    "backups-pruned": Row(setup="touch -d '1 year ago' /var/backups/etc-default-x.tar.gz"),
+    "backup-created": Row(
+        count="ls /var/backups/etc-default-op_*.tar.gz | wc -l",
+        holds="test -z \"$(find /var/backups -name 'etc-default-op_*' ! -perm 600)\"",
+    ),
+    "backups-pruned": Row(
+        values={"name": "etc"},
+        setup=f"cd /var/backups; touch -d '1 year ago' etc-{OPERATION}.tar.gz etc-default-{OPERATION}.tar.gz "
+        f"etc-x.tar.gz; touch etc-{OTHER}.tar.gz",
+        holds=f"cd /var/backups; test -e etc-default-{OPERATION}.tar.gz; test -e etc-x.tar.gz; test -e etc-{OTHER}.tar.gz",
+    ),
     "postgres-database-present": Row(
         tools=("psql", "createdb"), setup=POSTGRES, again=(1,), fools=("rm -rf /run/postgresql/.s*",)
     ),
     "postgres-role-present": Row(tools=("psql", "createuser"), setup=POSTGRES, again=(1,)),
     "postgres-dump-created": Row(
-        values={"name": "shop_there"}, tools=("pg_dump",), setup=POSTGRES, count="ls /var/backups/postgres | wc -l"
+        values={"name": "shop_there"},
+        tools=("pg_dump",),
+        setup=POSTGRES,
+        count="ls /var/backups/postgres | wc -l",
+        holds='test -z "$(find /var/backups/postgres -type f ! -perm 600)"',
     ),
     "postgres-activity": Row(tools=("psql",), setup=POSTGRES),
     "drop-database": Row(values={"name": "shop_there"}, tools=("dropdb",), setup=POSTGRES, again=(1,)),
     "sqlite-at-version": Row(
         values={"file": "/srv/a.sqlite", "script": "SCRIPT"},
         stdin=b"BEGIN; CREATE TABLE IF NOT EXISTS t (x); PRAGMA user_version = 2; COMMIT;\n",
+        setup="echo '.mode line' > ~/.sqliterc",
         tools=("sqlite3",),
         fools=(
             "sqlite3 /srv/a.sqlite 'PRAGMA user_version=1'",
@@ -199,6 +240,7 @@ ROWS = {
             "cd /etc/cron.d; echo '15 3 * * * root /usr/local/bin/report --daily' > nightly-report; chmod 666 n*",
             "echo '15 3 * * * root /usr/local/bin/report' > /etc/cron.d/nightly-report",
             "mkdir /etc/cron.d/nightly-report; chmod 644 /etc/cron.d/nightly-report",
+            "ln -s /etc/passwd /etc/cron.d/nightly-report",
         ),
     ),
     "cron-job-absent": Row(
@@ -216,13 +258,28 @@ ROWS = {
     ),
     "ports-listening": Row(tools=("ss",)),
     "name-resolves": Row(),
+    "http-status": Row(
+        values={"url": "http://127.0.0.1:8931/"},
+        tools=("curl",),
+        setup="mkdir /srv/web; cd /srv/web; python3 -m http.server -b 127.0.0.1 8931 >/dev/null 2>&1 & "
+        "echo output=/srv/told > ~/.curlrc; i=0; until curl -sqo /dev/null http://127.0.0.1:8931/ || [ $i = 100 ]; do "
+        "i=$((i + 1)); sleep 0.05; done",
+    ),
+    # the one number in /proc/sys that belongs to a namespace of this host
+    "sysctl-set": Row(
+        values={"key": "kernel.domainname"}, tools=("sysctl",), fools=("sysctl -w kernel.domainname=100",)
+    ),
     "host-reachable": Row(tools=("ping",)),
     "git-at-commit": Row(
         values={"path": "/srv/source", "commit": "9643128ed1ff7f8e302720903a16c596673873c7"},
         tools=("git",),
         setup=f"{GIT}; git init -q /srv/origin; cd /srv/origin; echo 1 > f; git add f; git commit -qm one; "
         "git clone -q /srv/origin /srv/source; echo 2 > f; git commit -qam two",
-        fools=("cd /srv/source; git pull -q; echo 3 > f", "cd /srv/source; git pull -q; rm -r .git"),
+        fools=(
+            "cd /srv/source; git pull -q; echo 3 > f",
+            "cd /srv/source; git pull -q; rm -r .git",
+            "cd /srv/source; git pull -q; mv .git f /srv",
+        ),
     ),
     "git-log": Row(
         values={"path": "/srv/source"},
@@ -247,7 +304,6 @@ ON_A_HOST = {
     "log-note": "systemd",
     "hostname-set": "systemd",
     "reboot-scheduled": "systemd",
-    "sysctl-set": "a kernel of its own",
     "image-present": "docker",
     "container-running": "docker",
     "container-stopped": "docker",
@@ -256,7 +312,6 @@ ON_A_HOST = {
     "container-logs": "docker",
     "podman-container-running": "podman",
     "mysql-database-present": "mysql",
-    "http-status": "a web server",
 }
 
 
