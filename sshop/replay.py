@@ -61,6 +61,7 @@ class Course:
         self._runner = Runner(world)
         self._command, self._watch = command, watch
         self.operation_id: str | None = None
+        self.continued = False
         self._secret_unchecked = False
         self._tries = 0
         self._runs = 0
@@ -73,6 +74,7 @@ class Course:
         """
         admitted, attempt_id = self._runner.declare(intent)
         self.operation_id = _present(admitted.operation).operation_id
+        self.continued = admitted.way is not Way.CREATE
         self._command = intent.command
         return await self._guarded(self._admitted(admitted, attempt_id))
 

@@ -92,6 +92,8 @@ def run(options: Options, app: App, say: Reporter) -> int:
                 answer = _interrupted(world, course.operation_id)
             shown = await watcher.finish() if watcher else (0, 0)
             code = print_answer(answer, options, say, shown=shown)
+            if course.continued and options["op"] is None:
+                say.say(f"this continued {course.operation_id}: the same request, declared before and never sent")
             await _acknowledge(answer)
         finally:
             await _hang_up(line)
@@ -244,12 +246,14 @@ def _close_name(options: Options, app: App, say: Reporter, verb: Any) -> int:
     return _about(options, app, act)
 
 
-def output(options: Options, app: App, _: Reporter) -> int:
+def output(options: Options, app: App, say: Reporter) -> int:
     async def act(world: World, line: Line, operation: Operation) -> int:
         async for data in reconcile.fetch(
             world, line, operation, options["stream"], offset=options["offset"], follow=options["follow"]
         ):
             write(data)
+        if not operation.resolved and not options["follow"]:
+            say.say("the command may still be writing: this is what stands on the host now", hint="--follow goes on")
         return 0
 
     return _about(options, app, act)

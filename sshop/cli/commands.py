@@ -108,7 +108,7 @@ def stored(app: App, operation_id: str) -> Operation:
     return found
 
 
-def ops(options: Options, app: App, _: Reporter) -> int:
+def ops(options: Options, app: App, say: Reporter) -> int:
     if options["limit"] < 1:
         raise errors.UsageError("--limit must be at least 1")
     found = app.ledger().operations(
@@ -118,6 +118,8 @@ def ops(options: Options, app: App, _: Reporter) -> int:
         write_json({"schema": {"name": "sshop.operations", "version": 1}, "operations": [_stored(op) for op in found]})
     else:
         write(render.listing(found))
+        if not found:
+            say.say("no operations")
     return 0
 
 
@@ -144,7 +146,7 @@ def show(options: Options, app: App, _: Reporter) -> int:
     return 0
 
 
-def unresolved(options: Options, app: App, _: Reporter) -> int:
+def unresolved(options: Options, app: App, say: Reporter) -> int:
     import datetime as dt
 
     found = app.ledger().operations(unresolved=True)
@@ -167,7 +169,7 @@ def unresolved(options: Options, app: App, _: Reporter) -> int:
     elif found:
         write(render.unresolved(rows))
     else:
-        write("nothing is unresolved\n")
+        say.say("nothing is unresolved")
     return 1 if found else 0
 
 

@@ -56,13 +56,9 @@ def _state(op: Operation) -> str:
         seen = [_UNKNOWN[each] for each in (a.boundary for a in reversed(op.attempts)) if each in _UNKNOWN]
         return seen[0] if seen else "unknown: nobody knows yet whether it ran"
     if op.state == State.OPEN:
-        return (
-            "running on the host"
-            if op.host_state == "running"
-            else "open: nothing was dispatched"
-            if not op.dispatched
-            else "open"
-        )
+        if op.host_state == "running":
+            return f"running on the host when it was last seen, at {op.updated_at[11:19]} UTC"
+        return "open" if op.dispatched else "open: nothing was dispatched"
     return _STATE_WORDS[State(op.state)]
 
 
@@ -81,7 +77,7 @@ def listing(operations: Iterable[Operation]) -> str:
         f"{op.created_at[:19].replace('T', ' ')} {escape(op.summary)[:80]}"
         for op in operations
     ]
-    return "".join(line.rstrip() + "\n" for line in lines) or "no operations\n"
+    return "".join(line.rstrip() + "\n" for line in lines)
 
 
 def unresolved(rows: Iterable[dict[str, Any]]) -> str:
