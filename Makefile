@@ -50,7 +50,7 @@ soak: $(VENV)/made-dev tools
 
 # Measured one at a time, or the numbers mean nothing.
 bench: $(VENV)/made-dev tools
-	$(BIN)/pytest -m bench -s
+	$(BIN)/python -m tests.bench
 
 check: fmt-check lint types arch test
 
