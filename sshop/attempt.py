@@ -187,11 +187,12 @@ class Trial:
 
     async def _acknowledge(self) -> None:
         """The result is durable here: the guard, which still listens, may forget it one day."""
-        try:
-            if await self._talk.acknowledge() and self._book.claim is not None:
-                self._book.append(events.OperationAcknowledged(self._book.claim[1]))
-        finally:
+        if not await self._talk.acknowledge():
             await self._talk.close()
+            return
+        self._talk.leave()  # the guard ends by itself now, and its channel with it: nobody has to wait for that
+        if self._book.claim is not None:
+            self._book.append(events.OperationAcknowledged(self._book.claim[1]))
 
     def _see(self, batch: list[Frame]) -> None:
         bodies: list[events.AnyBody] = []
