@@ -5,7 +5,7 @@
     SshopError
     ├── UsageError                 ours to say no: the caller's words are off           usage
     │   └── PolicyFileError        … a policy file, with file, line and column          usage.policy
-    ├── Refused                    a rule said no; carries the refusal                  refused.*
+    ├── Refused                    a rule said no: one of the closed list               its refusal
     ├── NotSent                    provably nothing was dispatched                      not_sent
     │   ├── HostUnreachable        no TCP connection, no such name                      not_sent.unreachable
     │   ├── ConnectTimeout         connect, handshake or login took too long            not_sent.timeout
@@ -82,7 +82,7 @@ class Refused(SshopError):
     ) -> None:
         self.refusal = refusal
         self.operation_id = operation_id
-        self.code = f"refused.{refusal}"
+        self.code = refusal
         super().__init__(message, hint=hint)
 
 

@@ -85,7 +85,7 @@ def error(command: str, code: str, message: str, hint: str | None, operation_id:
     others as an object of its own.
     """
     step: dict[str, Any] = {"action": "correct", "command": None, "why": hint or message}
-    if operation_id is not None and code in ("refused.unresolved_twin", "refused.subject_has_unknown"):
+    if operation_id is not None and code in ("unresolved_twin", "subject_has_unknown"):
         step = {"action": "continue", "command": f"sshop replay {operation_id}", "why": message}
     elif operation_id is not None:
         step |= {"command": f"sshop show {operation_id}"}

@@ -41,7 +41,7 @@ async def test_a_destructive_command_needs_a_person_and_keeps_its_contract(name,
         approved, it.program.policy = it.program.policy, POLICY
         with pytest.raises(Refused) as refused:
             await it.run()
-        assert refused.value.code == "refused.approval_required"
+        assert refused.value.code == "approval_required"
         assert it.markers() == []
         it.program.policy = approved
         first, again = await it.run(), await it.run()

@@ -67,7 +67,7 @@ def test_an_entry_that_needs_an_approval_is_refused_until_there_are_approvals():
     refusal = decision.refusal()
     assert decision.outcome == "approval_required"
     assert isinstance(refusal, errors.Refused)
-    assert (refusal.refusal, refusal.code) == ("approval_required", "refused.approval_required")
+    assert (refusal.refusal, refusal.code) == ("approval_required", "approval_required")
 
 
 def test_a_category_may_need_approvals_raw_commands_included():
