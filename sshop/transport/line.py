@@ -64,9 +64,7 @@ def _numeric(config: HostConfig) -> list[tuple[int, int, int, str, tuple[str, in
                 end = (config.address, config.port)
                 six = (*end, 0, 0)
                 # named as TCP: only then does asyncio switch off Nagle's algorithm, which costs 40 ms a time
-                return [
-                    (family, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", end if family == socket.AF_INET else six)
-                ]
+                return [(family, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", end if family == socket.AF_INET else six)]
     return []
 
 

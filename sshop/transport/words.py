@@ -9,7 +9,7 @@ from sshop.core.value import Value
 from sshop.errors import UsageError
 
 # ssh(1) refuses the same: these words may reach a ProxyCommand or `Match exec`, and so a shell
-BAD_IN_HOST = re.compile(r"[\s'\"`$\\;&<>|(){},/]|[^\x21-\x7e\x80-\U0010ffff]")
+BAD_IN_HOST = re.compile(r"[\s'\"`$\\;&<>|(){},/\x00-\x20\x7f]")
 _BAD_IN_USER = re.compile(r"[\s'\"`;&<>|(){}]|\\\Z|[\x00-\x1f\x7f]")
 LONGEST_NAME = 255  # of a host in the DNS, and more than any account's
 
