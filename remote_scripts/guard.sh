@@ -41,7 +41,7 @@ note() { # note WORD...: one line of the marker, over its padding
 }
 
 refuse() { # refuse CODE TEXT: the answer is no
-	say "no $1 claim=$_claim op=$_op gen=$_gen rec=$_rec twin=$_twin bytes=$_bytes msg=$2"
+	say "no $1 claim=$_claim op=$_op gen=$_gen rec=$_rec ran=$_mran twin=$_twin bytes=$_bytes msg=$2"
 	finish
 }
 
@@ -291,7 +291,7 @@ is_weak() { # the grade is weaker than the policy accepts
 
 forget_marker() { # the _m variables of no marker
 	_mid= _mgen= _mrec=- _matt=- _mfp=- _mboot=- _msup=- _mproc=- _muser= _mkilled=- _mstatus=- _mms=0 _msync=-
-	_mout=- _mouts=- _merr=- _merrs=- _mbefore=- _mafter=- _mlimit=enforced _mseen=' ' _mlines=0
+	_mout=- _mouts=- _merr=- _merrs=- _mbefore=- _mafter=- _mlimit=enforced _mran=- _mseen=' ' _mlines=0
 }
 
 read_marker() { # read_marker FILE: what its counting lines say, as _m variables; false where it is no marker
@@ -322,6 +322,7 @@ read_words() { # read_words WORD k=v...: one line of a marker
 		claimed.rec | fenced.rec) _mrec=$_value2 ;;
 		claimed.att | fenced.att) _matt=$_value2 ;;
 		claimed.fp) _mfp=$_value2 ;;
+		fenced.ran) _mran=$_value2 ;;
 		claimed.boot | fenced.boot) _mboot=$_value2 ;;
 		claimed.sup | fenced.sup) _msup=$_value2 ;;
 		claimed.sync | synced.as) _msync=$_value2 ;;
@@ -590,10 +591,15 @@ watch() { # watch CLASSES: ends the command's group when its time is over
 	wait "$_nap"
 	_nap=
 	IFS= read -r _target <"$_spool.pid" && alive "$_target" || exit 0
+	# From here on the supervisor waits for this process.
 	put late >"$_spool.late"
+	if ! signal TERM "$_target"; then # it may not be signalled, or ended by itself a moment ago: nobody ended it
+		! alive "$_target" || put free >"$_spool.free"
+		rm -f -- "$_spool.late"
+		exit 0
+	fi
 	now
 	case $1.$_claim in *a*.rec_*) note "killed by=timeout up=$_up" ;; esac
-	signal TERM "$_target" || put free >"$_spool.free"
 	_since=$_cs _naps=0 _patience=5
 	while session_alive "$_target"; do
 		is_patient || { signal KILL "$_target" && exit 0; } || exit 0
@@ -605,7 +611,7 @@ perform() { # perform FD CLASSES ITEM...: runs the items of those classes under 
 	_from=$1 _class=$2 _late=
 	shift 2
 	if [ -n "$_limit" ]; then
-		[ ! -e "$_spool.late" ] || rm -f -- "$_spool.late" "$_spool.pid"
+		[ ! -e "$_spool.late" ] && [ ! -e "$_spool.free" ] || rm -f -- "$_spool.late" "$_spool.free" "$_spool.pid"
 		watch "$_class" </dev/null >/dev/null 2>&1 3<&- 4<&- 5<&- 6<&- &
 		_dog=$!
 	fi
@@ -616,9 +622,9 @@ perform() { # perform FD CLASSES ITEM...: runs the items of those classes under 
 	litter "$_spool.pid"
 	[ -n "$_limit" ] || return 0
 	litter "$_spool.late" "$_spool.free"
-	if [ -e "$_spool.late" ]; then
-		_late=1
+	if [ -e "$_spool.late" ] || [ -e "$_spool.free" ]; then
 		wait "$_dog"
+		[ ! -e "$_spool.late" ] || _late=1
 		[ ! -e "$_spool.free" ] || _mlimit=not_enforced
 	else
 		kill -USR1 "$_dog" 2>/dev/null || :
@@ -725,6 +731,12 @@ answer_result() { # answer_result OWN: the record of how it ended, from the _m v
 	_text="gen=$_gen rec=$_rec att=$_matt own=$1 status=$_mstatus changed=$_changed killed=$_mkilled"
 	_text="$_text before=$_mbefore after=$_mafter limit=$_mlimit ms=$_mms out=$_mout outsha=$_mouts"
 	say result "$_text err=$_merr errsha=$_merrs sync=$_msync fp=$_mfp background=${_background:--}"
+	if [ "$1" = 0 ]; then # something may have shortened them since: a promised byte that does not come cuts the answer
+		size_of "$_outputs.out"
+		[ "$_mout" -le "$_size" ] || _mout=$_size
+		size_of "$_outputs.err"
+		[ "$_merr" -le "$_size" ] || _merr=$_size
+	fi
 	[ "$_mout" -le "$_inline" ] || _mout=$_inline
 	[ "$_merr" -le "$_inline" ] || _merr=$_inline
 	[ "$_mout" = 0 ] || [ ! -f "$_outputs.out" ] || send out 0 "$_mout"
@@ -741,7 +753,7 @@ answer_stored() { # what the marker that was surveyed last says, and the end
 		leave
 		;;
 	running) ;;
-	*) say "state op=$_op gen=$_gen rec=$_rec att=$_att fp=$_mfp bytes=$_bytes msg=generation $_gen is $_op" ;;
+	*) say "state op=$_op gen=$_gen rec=$_rec att=$_att fp=$_mfp ran=$_mran bytes=$_bytes msg=generation $_gen is $_op" ;;
 	esac
 	finish
 }
@@ -1008,6 +1020,16 @@ inquire() { # what is known; it changes nothing
 	answer_stored
 }
 
+look_below() { # _mran: 0 where nothing of the operation was ever started, by the markers of all its generations
+	_found=$_op _left=$_gen _ran=0
+	while [ "$_left" -gt 0 ]; do
+		judge "$_id" "$_left"
+		[ "$_op" = never_started ] || _ran=1
+		_left=$((_left - 1))
+	done
+	_op=$_found _mran=$_ran
+}
+
 fence() { # what has not started never will
 	need ln
 	while :; do
@@ -1015,7 +1037,8 @@ fence() { # what has not started never will
 		case $_op in
 		absent | never_started | interrupted)
 			_next=$((_gen + 1))
-			write_record "fenced rec=rec_$_nonce att=$_attempt boot=$_boot up=$_born at=$_clock"
+			look_below
+			write_record "fenced rec=rec_$_nonce att=$_attempt boot=$_boot up=$_born at=$_clock ran=$_mran"
 			claim || continue
 			;;
 		fenced) ;;
@@ -1027,19 +1050,24 @@ fence() { # what has not started never will
 		*) answer_stored ;;
 		esac
 		sync_files "$_base/markers/$_id+$_gen" "$_base/markers" || refuse no_store "$_why"
-		say "fenced gen=$_gen rec=$_rec"
+		say "fenced gen=$_gen rec=$_rec ran=$_mran"
 		finish
 	done
 }
 
 cancel() { # what has not started never will; what runs is ended
-	need sleep
-	survey "$_id"
-	while [ "$_op" = running ]; do
+	need sleep rm
+	while :; do
+		survey "$_id"
+		[ "$_op" = running ] || break
 		put '' 2>/dev/null >>"$_base/outputs/$_rec.cancel" || refuse_disk
 		if alive "$_mproc"; then
 			_as=$_muser _target=$_mproc
-			signal TERM "$_target" || refuse no_become "sudo does not let $_as be signalled"
+			signal TERM "$_target" || {
+				rm -f -- "$_base/outputs/$_rec.cancel" # nobody ended it, whatever its end will be
+				alive "$_target" || continue
+				refuse no_become "sudo does not let $_as be signalled"
+			}
 			say "cancelling gen=$_gen rec=$_rec"
 			_patience=${_patience:-5}
 			attach
@@ -1050,7 +1078,6 @@ cancel() { # what has not started never will; what runs is ended
 			answer_stored
 		fi
 		sleep 1
-		survey "$_id"
 	done
 	case $_op in absent | never_started | fenced) fence ;; esac
 	answer_stored
@@ -1098,7 +1125,7 @@ fetch() { # the bytes of an output; with patience, as they grow
 		survey "$_id"
 		size_of "$_outputs.$1"
 		[ "$1" = out ] && _text=$_mout || _text=$_merr
-		[ "$_text" = - ] || _size=$_text
+		[ "$_text" = - ] || [ "$_size" -le "$_text" ] || _size=$_text
 		_count=$((_size - _from))
 		[ "$3" = - ] || [ "$_count" -le $(($2 + $3 - _from)) ] || _count=$(($2 + $3 - _from))
 		if [ "$_count" -gt 0 ]; then
@@ -1302,7 +1329,7 @@ main() {
 	_hidden= _stage=1 _bulk=0 _fault= _refuge= _litter= _err= _claim=none _op=absent _gen=0 _rec=- _bytes=- _twin=-
 	_twinop=- _entry=none _mark= _background= _horizon=- _store=- _format=1 _boot= _space=- _start=- _leader=0 _att=
 	_base= _born= _changed= _char= _class= _count=0 _cs=0 _dog= _ended= _env= _found= _from= _gen2= _hash=
-	_kept= _late= _left=0 _line= _line2= _lines=0 _machine= _marker= _mine= _ms=0 _nap= _naps=0 _next=0 _offspring=
+	_kept= _late= _left=0 _line= _line2= _lines=0 _machine= _marker= _mine= _ms=0 _nap= _naps=0 _next=0 _offspring= _ran=
 	_other= _outputs= _own= _padding= _pid= _plain= _ppid= _record= _rest= _seen= _sid= _since=0 _size=0 _spool=
 	_stat= _status= _sup= _target= _text= _theirs= _to= _to2= _up= _value= _value2= _verb= _when= _why=
 	forget_marker

@@ -210,7 +210,11 @@ class Logbook:
         others = any(a.counts_as_dispatched for a in attempts if a.attempt_id != self._attempt)
         generation = frame.integer("gen") or 1
         verdict = outcome.of_denial(
-            code, dispatched_before=others, minted_here=self.operation.minted_here, generation=generation
+            code,
+            dispatched_before=others,
+            minted_here=self.operation.minted_here,
+            generation=generation,
+            ran=frame.get("ran"),
         )
         message = f"the guard on {self.operation.account.key} refused ({code})"
         message += f": {frame.message}" if frame.message else ""

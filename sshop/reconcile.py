@@ -160,6 +160,7 @@ def _judged(operation: Operation, heard: Heard) -> Finding:
             dispatched_before=operation.dispatched,
             minted_here=operation.minted_here,
             generation=generation or 1,
+            ran=frame.get("ran"),
         )
         lost = code if code in ("store_changed", "rolled_back") else None
         return Finding(
@@ -170,14 +171,14 @@ def _judged(operation: Operation, heard: Heard) -> Finding:
     if frame.word == "result":
         return _ended(operation, frame)
     if frame.word == "fenced":
-        return _fenced(operation, generation, record)
+        return _fenced(operation, frame)
     state = outcome.marker_state(frame.get("op"))
     if state is None and frame.word == "state":
         raise errors.ProtocolError(f"the guard named a state that is none: {frame.get('op')}")
     if frame.word == "cancelling":
         return Finding("the running command was told to end", "running", generation, record)
     if state == "fenced":
-        return _fenced(operation, generation, record)
+        return _fenced(operation, frame)
     lost = _lost(operation, hello, state)
     if lost is not None:
         why = "a claim that was seen on this store is gone: the store was rolled back"
@@ -243,12 +244,14 @@ def _ended(operation: Operation, frame: Frame) -> Finding:
     )
 
 
-def _fenced(operation: Operation, generation: int | None, record: str | None) -> Finding:
-    """A fence of the first generation cancels, and so does one of the second above a first that never started; any
-    other stands above a run whose end nobody knows.
+def _fenced(operation: Operation, frame: Frame) -> Finding:
+    """A fence above nothing that was ever started cancels; any other stands above a run whose end nobody knows.
+
+    A guard that does not say what is below is believed where the host said before that the first never started.
     """
+    generation, record = frame.integer("gen"), frame.get("rec")
     above_nothing = generation == 2 and operation.generation <= 1 and operation.host_state == "never_started"
-    if (generation or 1) > 1 and not above_nothing:
+    if not above_nothing and not outcome.never_ran(frame.get("ran"), generation or 1):
         return Finding(
             "no further run can come, and nobody knows how the one before ended: a person decides",
             "fenced", generation, record, refusal="fenced", error="fenced", exit="fenced",

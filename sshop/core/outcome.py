@@ -105,16 +105,20 @@ def of_result(
     """What the host's record of an end says.
 
     A convergent command succeeded by a success exit *and* its condition; one that was so already ran nothing. Where the
-    condition was not evaluated after the run, nothing is settled.
+    condition was not evaluated after the run, nothing is settled. Nor is it where a command that was told to end left
+    an exit of success: it may have done all of it, or have stopped in good order half-way.
     """
     if result.status is None:
         if result.changed is False:
             return Verdict(State.SUCCEEDED, "result", "the condition held already; nothing had to run")
         return Verdict(None, "result", "the record names no exit status")
-    if result.killed is not None:
-        cause = {"timeout": "its time limit", "cancel": "a cancel request"}.get(result.killed, result.killed)
-        return Verdict(State.FAILED, "result", f"the guard ended it because of {cause}")
     status = result.status
+    if result.killed is not None and not (status in success_exit and category == Category.CONVERGENT):
+        cause = {"timeout": "its time limit", "cancel": "a cancel request"}.get(result.killed, result.killed)
+        if status in success_exit and category != Category.READ_ONLY:
+            why = f"told to end because of {cause}, it left exit status {status}: whether it did all of it is not known"
+            return Verdict(None, "result", why)
+        return Verdict(State.FAILED, "result", f"the guard ended it because of {cause}")
     if status in success_exit:
         if category != Category.CONVERGENT:
             return Verdict(State.SUCCEEDED, "result", f"the host recorded exit status {status}")
@@ -131,10 +135,17 @@ def of_result(
     return Verdict(State.FAILED, "result", f"the host recorded exit status {status}", temporary)
 
 
-def of_denial(code: str, *, dispatched_before: bool, minted_here: bool, generation: int) -> Verdict:
+def never_ran(ran: str | None, generation: int) -> bool:
+    """Whether a fence of that generation stands above nothing that was ever started, by the guard's word for it."""
+    return generation <= 1 or ran == "0"
+
+
+def of_denial(
+    code: str, *, dispatched_before: bool, minted_here: bool, generation: int, ran: str | None = None
+) -> Verdict:
     """What a refusal of the guard settles. Source: DESIGN section 4 (fence, horizon)."""
     match code:
-        case "fenced" if generation <= 1:
+        case "fenced" if never_ran(ran, generation):
             return Verdict(State.CANCELLED, "fence", "the operation was fenced before it ran; it never will")
         case "expired" if minted_here and not dispatched_before:
             return Verdict(State.CANCELLED, "host_refused", "its ID is older than the host's horizon; it never ran")

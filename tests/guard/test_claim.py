@@ -748,6 +748,24 @@ def test_a_fence_after_an_interruption_lets_no_further_run_come(store, tmp_path)
     assert store.ask(Request(op=op, argv=asked.argv, generation=(3, "decision"))).refusal == "fenced"
 
 
+@pytest.mark.parametrize("interrupted", [True, False])
+def test_a_fence_remembers_whether_anything_below_it_was_ever_started(store, interrupted):
+    """Above what never started it proves that nothing ran, also to whoever lost its answer and looks later."""
+    op = mint()
+    condition = [b"/bin/sh", b"-c", b"exit 127"]
+    asked = Request(op=op, argv=[b"sleep", b"60"], category="convergent", condition=condition)
+    assert store.ask(asked).refusal == "condition_failed"
+    if interrupted:
+        interrupt(store, op, asked.argv, category="convergent", generation=(2, "first"))
+    fenced = store.ask(Request("fence", op)).get("fenced")
+    gen, ran = ("3", "1") if interrupted else ("2", "0")
+    assert (fenced["gen"], fenced["ran"]) == (gen, ran)
+    assert store.ask(Request("fence", op)).get("fenced")["ran"] == ran
+    assert store.ask(Request("inquire", op)).get("state")["ran"] == ran
+    late = Request(op=op, argv=asked.argv, category="convergent", generation=(4, "converges"))
+    assert store.ask(late).get("no")["ran"] == ran
+
+
 def test_what_a_killed_guard_left_is_swept_by_the_next(store, tmp_path):
     request = Request(op=mint(), argv=[b"cat"], stdin=b"S3CR3T")
     channel = store.open(request)

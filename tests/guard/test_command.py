@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -314,6 +315,41 @@ def test_the_limit_kills_what_does_not_listen(dash):
     )
     assert answer.result["killed"] == "timeout"
     assert answer.result["status"] == "137"
+
+
+def test_a_signal_that_is_refused_ended_nothing(dash, tmp_path, room):
+    """The command of another user goes on, and what it did counts: neither its limit nor a cancel ended it."""
+    sudo = tmp_path / "sudo"
+    sudo.write_text('#!/bin/sh\nshift 3\n[ "$1" != -- ] || shift\n[ "$1" != kill ] || exit 1\nexec "$@"\n')
+    sudo.chmod(0o755)
+    dash.prefix = room(f"mount --bind {sudo} /usr/bin/sudo").prefix
+    counter = Counter(tmp_path / "count")
+    argv = [part.encode() for part in counter.argv("sleep 2")]
+    limited = Request(op=mint(), argv=argv, user="root", control=[b"L 1"])
+    result = dash.ask(limited).result
+    assert [result[key] for key in ("status", "killed", "limit")] == ["0", "-", "not_enforced"]
+    assert "killed" not in dash.text(limited.op)
+    cancelled = Request(op=mint(), argv=argv, user="root", new=True)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(dash.ask, cancelled)
+        counter.wait_for(2)
+        assert dash.ask(Request("cancel", cancelled.op)).refusal == "no_become"
+        assert [running.result().result[key] for key in ("status", "killed")] == ["0", "-"]
+
+
+@pytest.mark.parametrize("verb", ["inquire", "run"])
+def test_an_output_that_was_shortened_later_does_not_cut_the_answer(store, tmp_path, verb):
+    """A process that the command left behind, or a clean-up, may truncate it; its end is told all the same."""
+    request = Request(op=mint(), argv=[b"/bin/sh", b"-c", b"echo 12345; echo 678 >&2"])
+    assert store.ask(request).out == b"12345\n"
+    for size, name in enumerate(["out", "err"]):
+        [path] = (store.base / "outputs").glob(f"*.{name}")
+        os.truncate(path, size)
+    answer = store.ask(Request("inquire", request.op) if verb == "inquire" else request)
+    assert answer.words[-1] == "end"
+    assert (answer.result["status"], answer.result["out"], answer.out, answer.err) == ("0", "6", b"", b"6")
+    fetched = store.ask(Request("fetch", request.op, control=[b"O err 0 -"]))
+    assert (fetched.words[-1], fetched.err) == ("end", b"6")
 
 
 def test_a_limit_that_is_not_reached_leaves_no_process(store):

@@ -171,6 +171,13 @@ class Host:
 
     # -- what a guard does ----
 
+    def ran(self, name: str) -> str:
+        """What a fence that stands remembers of the generations below it."""
+        *below, newest = self.markers.get(name) or [None]
+        if newest is None or newest.state != "fenced":
+            return "-"
+        return "0" if all(marker.state == "never_started" for marker in below) else "1"
+
     def newest(self, name: str) -> Marker | None:
         found = self.markers.get(name)
         return found[-1] if found else None
@@ -335,7 +342,8 @@ class FakeChannel:
         marker = host.newest(name)
         fields = fields or (
             f"claim=none op={host.state(name)} gen={marker.gen if marker else 0} "
-            f"rec={marker.rec if marker else '-'} twin={host.index.get(self._head.get('F', ''), '-')}"
+            f"rec={marker.rec if marker else '-'} ran={host.ran(name)} "
+            f"twin={host.index.get(self._head.get('F', ''), '-')}"
         )
         self._say(f"no {code} {fields} msg=because")
         self._say("end")
@@ -488,7 +496,7 @@ class FakeChannel:
         else:
             where = (
                 f"gen={marker.gen} rec={marker.rec} att={marker.att} fp={marker.fp}" if marker else "gen=0 rec=- att=-"
-            )
+            ) + f" ran={self._host.ran(name)}"
             self._say(f"state op={state} {where} msg=it is {state}")
         self._say("end")
 
@@ -505,7 +513,7 @@ class FakeChannel:
             state = "fenced"
         if state == "fenced":
             assert newest is not None
-            self._say(f"fenced gen={newest.gen} rec={newest.rec}")
+            self._say(f"fenced gen={newest.gen} rec={newest.rec} ran={host.ran(name)}")
             self._say("end")
             return
         self._stored(patience="0")

@@ -16,6 +16,7 @@ from sshop.core.command import Command, Secret, Stdin, text
 from sshop.core.operation import Account, Contract, Operation, State, Terms
 from sshop.core.value import replace
 from sshop.ending import exit_name
+from sshop.question import ask, question
 from sshop.replay import Course, Mode
 from sshop.world import Answer, Intent
 from tests.support.fakes import ACCOUNT, Bench, Plan
@@ -558,6 +559,30 @@ async def test_a_fence_above_a_run_that_never_started_cancels_only_where_no_earl
     if not of(looked).resolved:
         fenced = await reconcile.fence(bench.world, bench.line(), of(looked))
         assert of(fenced).state == "unknown"
+
+
+@pytest.mark.parametrize("heard", [True, False])
+async def test_a_fence_above_what_never_started_cancels_though_nobody_looked_before(bench: Bench, heard: bool) -> None:
+    """Also where its own answer is lost: whoever looks later is told what stands below it."""
+    answer = await run(bench, intent("append_only"), Plan(end="never_started"), recover="none")
+    assert (of(answer).state, of(answer).host_state) == ("unknown", None)
+    if heard:
+        fenced = await reconcile.fence(bench.world, bench.line(), of(answer))
+    else:
+        await ask(bench.line(), question(bench.world, of(answer), "fence", wait_s=0))
+        fenced = await reconcile.look(bench.world, bench.line(), of(answer))
+    assert (exit_name(fenced), of(fenced).state) == ("fenced", "cancelled")
+
+
+@pytest.mark.parametrize("killed", ["timeout", "cancel"])
+@pytest.mark.parametrize("category", ["append_only", "destructive"])
+async def test_what_was_told_to_end_and_left_a_success_is_neither_failed_nor_succeeded(
+    bench: Bench, killed: str, category: str
+) -> None:
+    result = f"result gen=1 rec=rec_x att=att_x own=1 status=0 killed={killed} out=0 err=0"
+    answer = await run(bench, intent(category), Plan(lines=[result, "end"]), recover="none")
+    assert (code(answer), of(answer).state) == (5, "unknown")
+    assert of(answer).result.killed == killed
 
 
 # -- leaving ----

@@ -78,7 +78,9 @@ def expected_state(category: str, status: int | None, killed: str | None, after:
     """DESIGN sections 2 and 4, in words of its own."""
     if status is None:
         return "succeeded" if changed is False else None
-    if killed is not None:
+    if killed is not None and status == 0 and category in ("append_only", "destructive"):
+        return None
+    if killed is not None and category == "read_only":
         return "failed"
     if status != 0:
         return "failed"
@@ -117,10 +119,13 @@ def test_other_statuses_can_be_declared_a_success(status: int) -> None:
 @pytest.mark.parametrize("before", [True, False])
 @pytest.mark.parametrize("minted", [True, False])
 @pytest.mark.parametrize("generation", [1, 2, 3])
-def test_a_refusal_settles_only_what_it_proves(code: str, before: bool, minted: bool, generation: int) -> None:
-    verdict = outcome.of_denial(code, dispatched_before=before, minted_here=minted, generation=generation)
+@pytest.mark.parametrize("ran", [None, "-", "1", "0"])
+def test_a_refusal_settles_only_what_it_proves(
+    code: str, before: bool, minted: bool, generation: int, ran: str | None
+) -> None:
+    verdict = outcome.of_denial(code, dispatched_before=before, minted_here=minted, generation=generation, ran=ran)
     proved = {
-        "fenced": generation == 1,
+        "fenced": generation == 1 or ran == "0",
         "expired": minted and not before,
         "key_conflict": not before,
     }.get(code, False)
