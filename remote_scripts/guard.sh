@@ -1154,10 +1154,14 @@ act() { # act ITEM...: the request arrived whole
 	"$_verb"
 }
 
+sum_frames() { # the digest of the plain frames; made while the runner still makes its dispatch durable
+	litter "$_spool.sum"
+	$_hasher <"$_spool.plain" >"$_spool.sum" 2>"$_err"
+}
+
 check_fingerprint() { # what arrived must be what the runner says it sent
 	[ -n "$_hasher" ] || return 0
-	litter "$_spool.sum"
-	$_hasher <"$_spool.plain" >"$_spool.sum" 2>"$_err" || refuse_disk
+	[ -s "$_spool.sum" ] || sum_frames || refuse_disk
 	IFS=' ' read -r _hash _rest <"$_spool.sum"
 	[ "$_hash" = "$_fp" ] || refuse bad_fingerprint "what arrived is $_hash"
 }
@@ -1289,6 +1293,7 @@ serve() { # reads one request, a line at a time, and acts when all of it is ther
 			refuse_fault
 			greet
 			[ "$_verb" != hello ] || finish
+			case $_verb.$_command.$_fault in run.1. | probe.1.) [ -z "$_hasher" ] || sum_frames || : ;; esac
 			_stage=2
 			;;
 		2'.x '*)
