@@ -80,6 +80,9 @@ async def test_a_limit_covers_the_opening_of_the_channel(sshd: Sshd, inside: Ins
     inside.limits = Limits(channel=2.0, login=2.0)
     line = inside.line(host)
     await line.connect()
+    await (
+        await line.channel(install=True)
+    ).close()  # sshd forks for the session after it has said that the login is good
     sshd.freeze_sessions()
     begun = time.monotonic()
     words = ("add", f"path={counter.path}")
