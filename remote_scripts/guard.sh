@@ -559,7 +559,9 @@ become() { # become CLASSES ITEM...: this process becomes the command of the ite
 
 signal() { # signal NAME PID:START: to the whole group, or to all that came of it where it is another user's
 	if [ -z "$_as" ]; then
-		kill "-$1" "-${2%%:*}" 2>/dev/null || kill "-$1" "${2%%:*}" 2>/dev/null
+		kill "-$1" "-${2%%:*}" 2>/dev/null || kill "-$1" "${2%%:*}" 2>/dev/null && return
+		find_offspring "${2%%:*}" # it is gone, and left others that lead groups of their own
+		kill "-$1" $_offspring 2>/dev/null
 		return
 	fi
 	find_offspring "${2%%:*}"
@@ -1061,21 +1063,27 @@ cancel() { # what has not started never will; what runs is ended
 		survey "$_id"
 		[ "$_op" = running ] || break
 		put '' 2>/dev/null >>"$_base/outputs/$_rec.cancel" || refuse_disk
-		if alive "$_mproc"; then
+		# Where nobody is left to record an end, what it left behind is all that still runs of it.
+		if alive "$_mproc" || { ! alive "$_msup" && session_alive "$_mproc"; }; then
 			_as=$_muser _target=$_mproc
 			signal TERM "$_target" || {
 				rm -f -- "$_base/outputs/$_rec.cancel" # nobody ended it, whatever its end will be
-				alive "$_target" || continue
+				session_alive "$_target" || continue
 				refuse no_become "sudo does not let $_as be signalled"
 			}
 			say "cancelling gen=$_gen rec=$_rec"
 			_patience=${_patience:-5}
 			attach
 			if [ "$_op" = running ] && [ "$_patience" != 0 ]; then
-				! alive "$_target" || signal KILL "$_target"
+				! session_alive "$_target" || signal KILL "$_target"
 				attach
 			fi
 			answer_stored
+		fi
+		_count=$((_count + 1))
+		if [ "$_count" -gt 20 ]; then # its condition is being asked; it finds the cancel before it starts
+			say "running gen=$_gen rec=$_rec att=$_att"
+			finish
 		fi
 		sleep 1
 	done

@@ -21,6 +21,8 @@ from sshop.ports import LedgerView
 from sshop.question import Acknowledgement, Heard, ask, question
 from sshop.world import Answer, World
 
+CANCEL_PATIENCE_S = 5  # for a command to end by TERM before it is killed
+
 
 async def look(
     world: World, line: Line, operation: Operation, *, wait_s: float | None = 0, final: bool = True
@@ -281,7 +283,7 @@ async def fence(world: World, line: Line, operation: Operation, *, verb: Verb = 
 
     if world.ledger.append(cancel_unsent):
         return Answer(world.operation(name))
-    request = question(world, operation, verb, wait_s=0)
+    request = question(world, operation, verb, wait_s=CANCEL_PATIENCE_S if verb == "cancel" else 0)
     heard = await ask(line, request, patience=30)
     return conclude(world, line, operation, request, heard, kind=verb)
 

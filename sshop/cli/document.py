@@ -7,7 +7,7 @@ from typing import Any
 
 from sshop.core import command as commands
 from sshop.core import lifecycle
-from sshop.core.operation import Attempt, Category, Operation, State
+from sshop.core.operation import Attempt, Category, Operation, Result, State
 from sshop.core.value import fields_of
 from sshop.world import Answer
 
@@ -59,7 +59,7 @@ def operation(answer: Answer, *, limit: int = SHOWN_BYTES) -> dict[str, Any]:
         "record_id": op.records[-1] if op.records else None,
         "effect_refs": list(op.records) if result is not None else [],
         "exit_status": result.status if result else None,
-        "signal": {"timeout": "TERM", "cancel": "TERM"}.get(result.killed or "") if result else None,
+        "signal": _signal(result),
         "timed_out": result is not None and result.killed == "timeout",
         "stdout": out,
         "stderr": err,
@@ -108,6 +108,11 @@ def _text(data: bytes | None, limit: int) -> tuple[str | None, str | None, bool]
             if len(shown) - len(whole.encode()) < 4 and data.startswith(whole.encode()):
                 return whole, None, cut
         return None, base64.b64encode(shown).decode(), cut
+
+
+def _signal(result: Result | None) -> str | None:
+    """The signal that ended it: only the guard's own is sure, since a command may leave any status by itself."""
+    return {143: "TERM", 137: "KILL"}.get(result.status or 0) if result is not None and result.killed else None
 
 
 def _attempt(attempt: Attempt) -> dict[str, Any]:
@@ -180,6 +185,9 @@ def follow_up(answer: Answer) -> dict[str, Any]:
             "command": f"sshop show {name}",
             "why": f"{person[op.host_state]}: a person decides",
         }
+    if op.host_state == "exited" and op.result is not None and op.category != Category.CONVERGENT:
+        why = f"it was told to end, and left exit status {op.result.status}: a person decides"
+        return {"action": "decide", "command": f"sshop show {name}", "why": why}
     if op.refusal in ("marker_store_changed", "marker_store_rolled_back"):
         return {
             "action": "decide",

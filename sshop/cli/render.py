@@ -174,7 +174,8 @@ def _proof(op: Operation) -> str:
     if op.result is not None:
         result = op.result
         status = "nothing had to run" if result.status is None else f"exit status {result.status}"
-        killed = f", ended by {result.killed}" if result.killed else ""
+        ended = "ended" if (result.status or 0) > 128 else "told to end"
+        killed = f", {ended} by {result.killed}" if result.killed else ""
         return f"record {result.record_id or '-'}: {status}{killed}; synced: {result.sync or '-'}"
     if op.host_state is not None:
         return op.host_state

@@ -716,6 +716,35 @@ def test_cancel_of_what_does_not_listen_kills(dash):
     channel.close()
 
 
+@pytest.mark.parametrize("own_group", [False, True])
+def test_cancel_ends_what_outlived_its_supervisor(store, tmp_path, own_group):
+    """As long as it lives the operation counts as running, and nobody else is there to end it or to record its end."""
+    daemon = b"sleep 61"
+    if own_group:
+        daemon = b"python3 -c 'import os, time; os.setpgid(0, 0); time.sleep(61)'"
+    op = mint()
+    channel = start(store, Request(op=op, argv=[b"/bin/sh", b"-c", b"%b & sleep 0.5; kill -KILL $PPID" % daemon]))
+    channel.read("end")
+    channel.close()
+    time.sleep(0.3)
+    assert store.ask(Request("inquire", op, control=[b"P 0"])).get("hello")["op"] == "running"
+    answer = store.ask(Request("cancel", op))
+    assert answer.words[1] == "cancelling"
+    assert answer.get("state")["op"] == "interrupted"
+    assert store.ask(Request("fence", op)).get("fenced")["ran"] == "1"
+
+
+def test_cancel_does_not_wait_for_ever_for_a_condition(dash):
+    op = mint()
+    request = Request(op=op, argv=[b"true"], condition=[b"sleep", b"60"], category="convergent", control=[b"L 50"])
+    channel = start(dash, request)
+    channel.read("claimed")
+    begun = time.monotonic()
+    assert dash.ask(Request("cancel", op)).words[-2:] == ["running", "end"]
+    assert time.monotonic() - begun < 40
+    kill_guard(channel)
+
+
 def test_cancel_of_what_has_not_started_is_a_fence(store, tmp_path):
     op = mint()
     assert store.ask(Request("cancel", op)).words[-2] == "fenced"

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from sshop import errors, reconcile
+from sshop.cli import document
 from sshop.cli.document import follow_up
 from sshop.cli.exit_codes import CODES, of_error
 from sshop.core import command as commands
@@ -582,7 +583,16 @@ async def test_what_was_told_to_end_and_left_a_success_is_neither_failed_nor_suc
     result = f"result gen=1 rec=rec_x att=att_x own=1 status=0 killed={killed} out=0 err=0"
     answer = await run(bench, intent(category), Plan(lines=[result, "end"]), recover="none")
     assert (code(answer), of(answer).state) == (5, "unknown")
-    assert of(answer).result.killed == killed
+    shown = document.operation(answer)
+    assert (shown["exit_status"], shown["signal"], shown["timed_out"]) == (0, None, killed == "timeout")
+    assert shown["next"]["action"] == "decide"
+
+
+@pytest.mark.parametrize(("status", "name"), [(143, "TERM"), (137, "KILL")])
+async def test_the_signal_that_ended_it_is_the_one_that_is_named(bench: Bench, status: int, name: str) -> None:
+    result = f"result gen=1 rec=rec_x att=att_x own=1 status={status} killed=timeout out=0 err=0"
+    answer = await run(bench, intent(), Plan(lines=[result, "end"]), recover="none")
+    assert (code(answer), document.operation(answer)["signal"]) == (1, name)
 
 
 # -- leaving ----
