@@ -86,18 +86,24 @@ because() { # because FILE: the first line of a utility's complaint, as _why
 	_why=${_why:-no reason given}
 }
 
-refuse_disk() { # the disk said no: in _err, or when a copy of the guard is put there
+diagnose() { # _fault: what the disk said, in _err, or says when a copy of the guard is put there
 	because "$_err"
 	if [ "$_why" = 'no reason given' ]; then
 		litter "$_spool.try"
 		_why=$(cp -- "$0" "$_spool.try" 2>&1) || :
+		_why=${_why:-$_base/spool cannot be written}
 		_why=${_why%%"$_nl"*}
 	fi
 	case $_why in
-	*'No space'* | *uota*) refuse no_space "$_why" ;;
-	*'not permitted'* | *'not supported'* | *'not implemented'* | *'many links'*) refuse no_links "$_why" ;;
-	*) refuse no_store "$_why" ;;
+	*'No space'* | *uota*) _fault="no_space $_why" ;;
+	*'not permitted'* | *'not supported'* | *'not implemented'* | *'many links'*) _fault="no_links $_why" ;;
+	*) _fault="no_store $_why" ;;
 	esac
+}
+
+refuse_disk() { # the disk said no
+	diagnose
+	refuse "${_fault%% *}" "${_fault#* }"
 }
 
 need() { # need UTILITY...: refuses where one is missing, before anything stands
@@ -440,7 +446,8 @@ take_entry() { # takes the index entry of the fingerprint, unless a second effec
 	while :; do
 		look_twin tidy
 		case $_entry in own) return 0 ;; other) return 1 ;; esac
-		ln -- "$_mark" "$_base/index/$_fp" 2>"$_err" || is_there "$_base/index/$_fp" || return 2
+		ln -- "$_mark" "$_base/index/$_fp" 2>"$_err" || :
+		is_there "$_base/index/$_fp" || return 2
 	done
 }
 
@@ -463,7 +470,7 @@ open_store() { # the folders that an acting verb needs; _fault says what is wron
 	done
 	_spool=$_base/spool/$_own _err=$_spool.err
 	litter "$_err"
-	[ -n "$_fault" ] || put "$_nl" 2>/dev/null >"$_err" || _fault="no_store $_base/spool cannot be written"
+	[ -n "$_fault" ] || put "$_nl" 2>/dev/null >"$_err" || diagnose
 }
 
 open_refuge() { # a spool for a command that only reads, where the store is full or cannot be written
@@ -558,7 +565,7 @@ become() { # become CLASSES ITEM...: this process becomes the command of the ite
 }
 
 signal() { # signal NAME PID:START: to the whole group, or to all that came of it where it is another user's
-	if [ -z "$_as" ]; then
+	if [ -z "$_as" ] || [ -n "$_trying" ]; then
 		kill "-$1" "-${2%%:*}" 2>/dev/null || kill "-$1" "${2%%:*}" 2>/dev/null && return
 		find_offspring "${2%%:*}" # it is gone, and left others that lead groups of their own
 		kill "-$1" $_offspring 2>/dev/null
@@ -617,7 +624,7 @@ perform() { # perform FD CLASSES ITEM...: runs the items of those classes under 
 		watch "$_class" </dev/null >/dev/null 2>&1 3<&- 4<&- 5<&- 6<&- &
 		_dog=$!
 	fi
-	[ -n "$_setsid" ] || set -m 2>/dev/null || :
+	[ -n "$_setsid" ] || ! (set -m) 2>/dev/null || set -m 2>/dev/null # zsh would die of it
 	(become "$_class" "$@") <&"$_from" >>"$_to" 2>>"$_to2"
 	_status=$?
 	[ "$_status" -le 255 ] || _status=$((128 + _status % 128))
@@ -680,17 +687,17 @@ try_sudo() { # try_sudo ITEM...: sudo agrees, while nothing stands
 	need sudo cat rm
 	write_child "$@"
 	exec 3<"$_spool.child"
-	_kept=$_limit _limit=${_limit:-30} _to=/dev/null _to2=$_err _narrow=
+	_kept=$_limit _limit=${_limit:-30} _to=/dev/null _to2=$_err _narrow= _trying=1
 	perform 3 t tsudo t-n t-u "t$_as" t-- t/bin/sh t-c "t$_child" tsh ttrue "$@"
 	[ "$_status" != 125 ] || refuse no_cwd "$_cwd cannot be entered by $_as"
-	if [ "$_status" != 0 ]; then
+	if [ "$_status" != 0 ] || [ -n "$_late" ]; then
 		because "$_err"
 		_narrow=1
 		[ -z "$_late$_cwd$_given" ] || refuse no_become "$_why"
 		perform 3 ta tsudo t-n t-l t-u "t$_as" t-- "$@"
 		[ "$_status" = 0 ] || refuse no_become "$_why"
 	fi
-	_limit=$_kept _late=
+	_limit=$_kept _late= _trying=
 }
 
 # --- answers -----------------------------------------------------------------------------------------------------
@@ -1338,7 +1345,7 @@ main() {
 	# All of them, since mksh goes on where it meets one that is not set.
 	_lead=$_nl _nonce=- _id=- _attempt=- _fp=- _clock=- _cat=- _most=0 _ground=- _decided=- _seen_gen= _seen_rec=
 	_promised= _witnesses= _witness=- _again= _weakest=unsynced _limit= _inline=0 _patience= _result_of= _range=
-	_command= _condition= _cwd= _as= _narrow= _given= _secrets= _in_bytes= _in_hash= _input=/dev/null _kind= _item=
+	_command= _condition= _cwd= _as= _narrow= _trying= _given= _secrets= _in_bytes= _in_hash= _input=/dev/null _kind= _item=
 	_hidden= _stage=1 _bulk=0 _fault= _refuge= _litter= _err= _claim=none _op=absent _gen=0 _rec=- _bytes=- _twin=-
 	_twinop=- _entry=none _mark= _background= _horizon=- _store=- _format=1 _boot= _space=- _start=- _leader=0 _att=
 	_base= _born= _changed= _char= _class= _count=0 _cs=0 _dog= _ended= _env= _found= _from= _gen2= _hash=

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -28,6 +30,15 @@ def store(tmp_path: Path, shell: str) -> Store:
 def dash(tmp_path: Path) -> Store:
     """A store for dash alone, where the shell does not matter."""
     return Store(tmp_path / ".sshop", "dash")
+
+
+@pytest.fixture
+def open_path() -> Iterator[Path]:
+    """A folder that other accounts can reach and write; pytest closes its own to them."""
+    path = Path(tempfile.mkdtemp(prefix="sshop-guard-"))
+    path.chmod(0o1777)
+    yield path
+    shutil.rmtree(path)
 
 
 @pytest.fixture
