@@ -5,8 +5,6 @@ Order is not decided here but in `sshop.attempt`; what an answer means is judged
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from sshop import errors
 from sshop.core import events, lifecycle, outcome, protocol, recovery
 from sshop.core.events import Draft
@@ -41,15 +39,7 @@ class Logbook:
         self._host_key: str | None = None
 
     def append(self, *bodies: events.AnyBody) -> None:
-        """A resolution is left out where the operation was resolved meanwhile: what settled it first stands."""
-
-        def decide(view: LedgerView) -> Sequence[Draft]:
-            current = view.operation(self._id)
-            settled = current is not None and current.resolved
-            kept = [body for body in bodies if not (settled and isinstance(body, events.OperationResolved))]
-            return [self._world.draft(body, self._id, self._attempt) for body in kept]
-
-        self._world.ledger.append(decide)
+        self._world.append([self._world.draft(body, self._id, self._attempt) for body in bodies])
 
     def answer(self) -> Answer:
         return Answer(self._world.operation(self._id))

@@ -82,7 +82,7 @@ def conclude(
         )
     elif finding.refusal is not None and not current.resolved:
         bodies.append(events.RetryRefused(finding.refusal, finding.why))
-    _append(world, name, bodies)
+    world.append([world.draft(body, name) for body in bodies])
     answer = Answer(world.operation(name))
     answer.temporary = again
     if finding.result is not None:
@@ -96,18 +96,6 @@ def conclude(
     if after is not None and after.resolved and not after.acknowledged and after.result is not None:
         answer.after = Acknowledgement(world, line, after)
     return answer
-
-
-def _append(world: World, name: str, bodies: list[events.AnyBody]) -> None:
-    """A resolution is left out where another process was faster: what settled it first stands."""
-
-    def decide(view: LedgerView) -> list[Draft]:
-        current = view.operation(name)
-        settled = current is not None and current.resolved
-        kept = [body for body in bodies if not (settled and isinstance(body, events.OperationResolved))]
-        return [world.draft(body, name) for body in kept]
-
-    world.ledger.append(decide)
 
 
 def _passing(error: errors.SshopError | None) -> bool:
@@ -266,7 +254,8 @@ def _fenced(operation: Operation, frame: Frame) -> Finding:
 async def fence(world: World, line: Line, operation: Operation, *, verb: Verb = "fence") -> Answer:
     """Claim the name as cancelled, or (verb `cancel`) also end what runs; what the host says is appended.
 
-    An operation that was never dispatched by this ledger, and has a minted ID, is cancelled without the host.
+    The host's word is the proof, since this ledger may be a copy that does not know of a dispatch. Where the host gives
+    none, an operation with a minted ID that was never dispatched by this ledger is cancelled on that alone.
     """
     name = operation.operation_id
 
@@ -277,15 +266,28 @@ async def fence(world: World, line: Line, operation: Operation, *, verb: Verb = 
         if any(attempt.in_flight and world.alive(attempt) for attempt in current.attempts):
             return []
         body = events.OperationResolved(
-            State.CANCELLED, "nothing_dispatched", None, None, None, current.contract, "nothing was ever dispatched"
+            State.CANCELLED,
+            "nothing_dispatched",
+            None,
+            None,
+            None,
+            current.contract,
+            "nothing was ever dispatched by this ledger; the host could not be asked",
         )
         return [world.draft(body, name)]
 
-    if world.ledger.append(cancel_unsent):
-        return Answer(world.operation(name))
     request = question(world, operation, verb, wait_s=CANCEL_PATIENCE_S if verb == "cancel" else 0)
     heard = await ask(line, request, patience=30)
-    return conclude(world, line, operation, request, heard, kind=verb)
+    answer = conclude(world, line, operation, request, heard, kind=verb)
+    silent = not heard.running if heard.frame is None else _says_nothing_of_it(heard.frame)
+    if silent and world.ledger.append(cancel_unsent):
+        return Answer(world.operation(name))
+    return answer
+
+
+def _says_nothing_of_it(frame: Frame) -> bool:
+    """A refusal that names no marker of the operation."""
+    return frame.word == "no" and outcome.marker_state(frame.get("op")) in (None, "absent")
 
 
 async def fetch(

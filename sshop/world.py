@@ -11,7 +11,7 @@ from sshop.core import events
 from sshop.core.events import Draft
 from sshop.core.operation import Account, Attempt, Operation, RetryDecision, RetryReason, Terms
 from sshop.core.value import Value
-from sshop.ports import Clock, Ids, Ledger, Limits, Process, Processes, Transport
+from sshop.ports import Clock, Ids, Ledger, LedgerView, Limits, Process, Processes, Transport
 
 if TYPE_CHECKING:
     from sshop.conversation import Line  # brings asyncio, which what only reads the ledger does without
@@ -38,7 +38,12 @@ class World(Value):
         return not mine and self.processes.alive(attempt.pid, attempt.pid_start, attempt.machine) is not False
 
     def append(self, drafts: Sequence[Draft]) -> None:
-        self.ledger.append(lambda _: drafts)
+        """A resolution is left out where the operation was resolved meanwhile: what settled it first stands."""
+
+        def decide(view: LedgerView) -> list[Draft]:
+            return [draft for draft in drafts if not _is_late(draft, view)]
+
+        self.ledger.append(decide)
 
     def line(self, account: Account, root: str) -> Line:
         from sshop.conversation import Line
@@ -50,6 +55,13 @@ class World(Value):
         if operation is None:
             raise errors.UsageError(f"the ledger has no operation {operation_id}", hint="`sshop ops` lists them")
         return operation
+
+
+def _is_late(draft: Draft, view: LedgerView) -> bool:
+    if draft.operation_id is None or not isinstance(draft.body, events.OperationResolved):
+        return False
+    current = view.operation(draft.operation_id)
+    return current is not None and current.resolved
 
 
 class Intent(Value):

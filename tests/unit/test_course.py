@@ -1,13 +1,14 @@
 """The way of one call through one operation, against a simulated host: every branch, without a network."""
 
 import asyncio
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sshop import errors, reconcile
+from sshop import errors, probe, reconcile
 from sshop.cli import document
 from sshop.cli.document import follow_up
 from sshop.cli.exit_codes import CODES, of_error
@@ -520,10 +521,43 @@ async def test_a_fenced_operation_never_runs(bench: Bench) -> None:
     assert (code(again), bench.host.effects) == (13, [])
 
 
-async def test_a_fence_of_what_was_never_dispatched_needs_no_host(bench: Bench) -> None:
+@pytest.mark.parametrize("reached", [False, True])
+async def test_a_fence_of_what_was_never_dispatched_needs_no_host(bench: Bench, reached: bool) -> None:
+    await run(bench, intent("append_only", "another"))
     answer = await run(bench, intent(), Plan(connect=errors.LoginRefused()))
+    if reached:
+        bench.host.store = "st_2"
+    else:
+        bench.host.plans.append(Plan(connect=errors.LoginRefused()))
     fenced = await reconcile.fence(bench.world, bench.line(), of(answer))
-    assert (of(fenced).state, of(fenced).resolved_by, bench.host.asked) == ("cancelled", "nothing_dispatched", [])
+    assert (of(fenced).state, of(fenced).resolved_by) == ("cancelled", "nothing_dispatched")
+
+
+@pytest.mark.parametrize("end", ["exits", "runs"])
+async def test_a_fence_by_a_ledger_that_was_restored_from_a_copy_asks_the_host(bench: Bench, end: str) -> None:
+    """The copy was made before the dispatch: what it does not know of has run all the same."""
+    answer = await run(bench, intent(), Plan(connect=errors.LoginRefused()))
+    with sqlite3.connect(bench.folder / "copy.sqlite") as copy:
+        sqlite3.connect(bench.folder / bench.ledger_name).backup(copy)
+    await run(bench, intent(), Plan(end=end), wait_s=0)
+    restored = Bench(bench.folder, ledger_name="copy.sqlite", host=bench.host, pid=bench.pid + 1)
+    fenced = await reconcile.fence(restored.world, restored.line(), restored.world.operation(of(answer).operation_id))
+    assert of(fenced).state == ("succeeded" if end == "exits" else "open")
+    restored.close()
+
+
+async def test_what_settled_an_operation_first_stands(bench: Bench) -> None:
+    answer = await run(bench, intent("convergent"), Plan(end="interrupted"), recover="none")
+    stale = of(answer)
+    await reconcile.fence(bench.world, bench.line(), stale)
+    late = events.OperationResolved("failed", "result", None, 1, None, "unchecked", "late")
+    settled = events.OperationResolved("cancelled", "fence", None, 1, None, "unchecked", "first")
+    for body in (settled, late):
+        bench.world.append([bench.world.draft(body, stale.operation_id)])
+    bench.host.condition = 0
+    await probe.probe_condition(bench.world, bench.line(), stale)
+    assert bench.world.operation(stale.operation_id).state == "cancelled"
+    assert types(bench, answer).count("operation.resolved") == 1
 
 
 @pytest.mark.parametrize("name", ["deploy-7", "op_01aryz6s41tst9zz0gpq8n9jvq"])
