@@ -227,7 +227,8 @@ class Course:
         except errors.Refused as refused:
             if self._world.operation(operation.operation_id).resolved:
                 return Answer(self._world.operation(operation.operation_id))
-            return answer.fail("not_owner", refused.refusal, refused.message, refused.hint)
+            exit_name = REFUSAL_EXIT.get(refused.refusal, "not_owner")
+            return answer.fail(exit_name, refused.refusal, refused.message, refused.hint)
         return await self._attempt(operation, attempt_id, grounds, command)
 
     async def _attempt(

@@ -29,7 +29,7 @@ class Runner:
         if commands.has_secret_part(intent.command):
             secret_id, key = self._world.ledger.secret_key()
             secret = commands.secret_fingerprint(intent.command, key)
-        return Call(intent.account.key, intent.category, fingerprint, secret, secret_id)
+        return Call(intent.account.key, intent.category, fingerprint, secret, secret_id, intent.effects)
 
     def declare(self, intent: Intent) -> tuple[Admission, str | None]:
         """Make the intent durable, or find the operation that the call continues; with it the open attempt's ID, where
@@ -56,7 +56,7 @@ class Runner:
             existing = admitted.operation
             if intent.subject_ref is not None and admitted.opens:
                 blocking = view.unknown_on_subject(call.account_key, intent.subject_ref)
-                admission.subject_free(blocking, call, existing.operation_id if existing else None)
+                admission.subject_free(blocking, call.category, existing.operation_id if existing else None)
             if existing is not None:
                 drafts += self.take_over(existing)
             elif admitted.way is Way.CREATE:
@@ -196,7 +196,8 @@ class Runner:
     def open_attempt(self, operation: Operation, command: commands.Command, grounds: Grounds) -> str:
         """Record the decision and open the attempt, in one transaction that refuses a second one in flight.
 
-        Raises `Refused` (`not_the_owner`) where another process has an attempt in flight, or resolved it meanwhile.
+        Raises `Refused`: `not_the_owner` where another process has an attempt in flight, or resolved it meanwhile;
+        `subject_has_unknown` for one that nothing was dispatched of.
         """
         world, name = self._world, operation.operation_id
         attempt_id = world.ids.mint("att")
@@ -211,6 +212,9 @@ class Runner:
                 raise errors.Refused(
                     Refusal.NOT_THE_OWNER, f"another process is at work on operation {name}", operation_id=name
                 )
+            if current.subject_ref is not None and not current.dispatched:
+                blocking = view.unknown_on_subject(current.account.key, current.subject_ref)
+                admission.subject_free(blocking, current.category, name)
             drafts = self.take_over(current)
             last = current.latest
             if last is not None and grounds.reason is not None and grounds.decision is not None:

@@ -200,7 +200,10 @@ def reconcile_one(options: Options, app: App, say: Reporter) -> int:
     _check_wait(options)
 
     async def act(world: World, line: Line, operation: Operation) -> int:
-        answer = await reconcile.look(world, line, operation, wait_s=options["wait"])
+        try:
+            answer = await reconcile.look(world, line, operation, wait_s=options["wait"])
+        except asyncio.CancelledError:
+            answer = _interrupted(world, operation.operation_id)
         answer.exit = exit_name(answer)
         if options["json"]:
             seen = [e for e in world.ledger.events(operation.operation_id) if e.type == "lookup.performed"]
@@ -230,9 +233,12 @@ def cancel(options: Options, app: App, say: Reporter) -> int:
 
 def _close_name(options: Options, app: App, say: Reporter, verb: Any) -> int:
     async def act(world: World, line: Line, operation: Operation) -> int:
-        answer = await reconcile.fence(world, line, operation, verb=verb)
-        if verb == "cancel" and answer.left and answer.operation is not None:
-            answer = await reconcile.look(world, line, answer.operation, wait_s=15)
+        try:
+            answer = await reconcile.fence(world, line, operation, verb=verb)
+            if verb == "cancel" and answer.left and answer.operation is not None:
+                answer = await reconcile.look(world, line, answer.operation, wait_s=15)
+        except asyncio.CancelledError:
+            answer = _interrupted(world, operation.operation_id)
         answer.exit = exit_name(answer)
         if not options["json"]:
             answer.stdout = answer.stderr = None  # it was not what was asked for; `output` prints it

@@ -45,6 +45,7 @@ class Call(Value):
     fingerprint: str
     secret_fingerprint: str | None
     secret_key_id: str | None
+    effects: tuple[str, ...] = ()
 
 
 def live_attempt(operation: Operation, alive: Callable[[Attempt], bool]) -> Attempt | None:
@@ -98,7 +99,8 @@ def _way(existing: Operation, alive: Callable[[Attempt], bool]) -> Admission:
 def by_request(candidates: Sequence[Operation], call: Call, alive: Callable[[Attempt], bool]) -> Admission:
     """For a call that declares a new intent without `--new`.
 
-    Continues an operation of the same request that was never dispatched and has no live attempt. Raises `Refused`
+    Continues an operation of the same request that was never dispatched and has no live attempt; one that another
+    policy sorted otherwise would be recovered by rules that hold no more. Raises `Refused`
     (`unresolved_twin`) where one was dispatched and is not resolved, or is under way.
     """
     if call.category == Category.READ_ONLY:
@@ -114,14 +116,15 @@ def by_request(candidates: Sequence[Operation], call: Call, alive: Callable[[Att
                 operation_id=other.operation_id,
                 hint=f"settle it first: sshop replay {other.operation_id}; or say --new if a second effect is meant",
             )
-        if other.secret_fingerprint == call.secret_fingerprint:
+        same_rules = (other.category, other.effects) == (call.category, call.effects)
+        if same_rules and other.secret_fingerprint == call.secret_fingerprint:
             continued = continued or other
     return Admission(Way.CREATE) if continued is None else Admission(Way.ATTEMPT, continued)
 
 
-def subject_free(blocking: Sequence[Operation], call: Call, operation_id: str | None) -> None:
+def subject_free(blocking: Sequence[Operation], category: str, operation_id: str | None) -> None:
     """Raises `Refused` (`subject_has_unknown`) while another operation on the subject is unknown."""
-    if call.category == Category.READ_ONLY:
+    if category == Category.READ_ONLY:
         return
     for other in blocking:
         if other.operation_id != operation_id and other.state == State.UNKNOWN and other.category != Category.READ_ONLY:

@@ -1,5 +1,6 @@
 """Cases 109 and 110 as far as they are built: an unknown or running operation, and a person in a hurry."""
 
+import signal
 import time
 
 from tests.support.program import Program, finish
@@ -64,6 +65,19 @@ def test_110_a_running_operation_is_attached_to_and_never_started_again(program:
     [row] = done.json["operations"]
     assert (row["state"], row["exit_status"], row["replayed"]) == ("failed", 4, True)
     assert counter.count == 1
+
+
+def test_a_look_that_is_told_to_stop_says_what_the_ledger_knows(program: Program, sshd):
+    alias, counter = sshd.accounts[sshd.user].alias, sshd.counter()
+    words = ("run", alias, "add", f"path={counter.path}", "then=sleep 60", "--op", "op-i", "--wait", "0")
+    assert program(*words).code == 6
+    process = program.start("reconcile", "op-i", "--wait", "50", "--json")
+    time.sleep(3)
+    process.send_signal(signal.SIGINT)
+    done = finish(process)
+    assert (done.code, done.json["operation"]["state"]) == (6, "open"), done.text
+    assert done.json["operation"]["error"]["code"] == "interrupted"
+    assert program("cancel", "op-i").code == 0
 
 
 def test_110_cancel_says_what_it_did(program: Program, sshd):

@@ -134,10 +134,10 @@ def test_what_had_other_secrets_is_not_continued() -> None:
 def test_an_unknown_write_blocks_its_subject_for_other_writes(state: str, theirs: Category, ours: Category) -> None:
     blocking = operation(attempts=(SENT,), state=state, category=theirs, subject_ref="account:x")
     call = Call(*_but(category=ours))
-    admission.subject_free([blocking], call, made.OP)
+    admission.subject_free([blocking], call.category, made.OP)
     if state == "unknown" and "read_only" not in (theirs, ours):
         with pytest.raises(errors.Refused) as caught:
-            admission.subject_free([blocking], call, "another")
+            admission.subject_free([blocking], call.category, "another")
         assert (caught.value.refusal, caught.value.operation_id) == ("subject_has_unknown", made.OP)
     else:
-        admission.subject_free([blocking], call, "another")
+        admission.subject_free([blocking], call.category, "another")

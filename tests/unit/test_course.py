@@ -458,6 +458,32 @@ async def test_a_resolved_twin_is_acknowledged_before_go(bench: Bench) -> None:
     assert bench.host.asked == ["run", "run", "ack"]
 
 
+async def test_a_replay_respects_a_subject_with_an_unknown_operation_as_a_run_does(bench: Bench) -> None:
+    meant = intent("append_only", "two", subject_ref="account:x")
+    first = await run(bench, meant, Plan(connect=errors.LoginRefused()))
+    unknown = await run(bench, intent("append_only", "one", subject_ref="account:x"), Plan(cut="go"), recover="none")
+    name, effects = of(first).operation_id, list(bench.host.effects)
+    refused = await replay(bench, name)
+    assert (code(refused), refused.code, bench.host.effects) == (11, "subject_has_unknown", effects)
+    await replay(bench, of(unknown).operation_id)
+    assert code(await replay(bench, name)) == 0
+
+
+@pytest.mark.parametrize(
+    ("then", "now"),
+    [({"category": "convergent"}, {}), ({}, {"category": "destructive"}), ({}, {"effects": ("financial",)})],
+)
+async def test_what_another_policy_sorted_otherwise_is_not_continued(
+    bench: Bench, then: dict[str, Any], now: dict[str, Any]
+) -> None:
+    """By its old category the run would be judged and recovered by rules that hold no more."""
+    before = await run(bench, intent(**then), Plan(connect=errors.LoginRefused()))
+    answer = await run(bench, intent(**now))
+    assert code(answer) == 0
+    assert of(answer).operation_id != of(before).operation_id
+    assert of(answer).category == now.get("category", "append_only")
+
+
 async def test_a_subject_with_an_unknown_operation_is_refused(bench: Bench) -> None:
     await run(bench, intent("append_only", "one", subject_ref="account:x"), Plan(cut="go"), recover="none")
     with pytest.raises(errors.Refused, match="unknown outcome") as caught:
