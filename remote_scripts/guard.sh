@@ -621,7 +621,10 @@ perform() { # perform FD CLASSES ITEM...: runs the items of those classes under 
 	shift 2
 	if [ -n "$_limit" ]; then
 		[ ! -e "$_spool.late" ] && [ ! -e "$_spool.free" ] || rm -f -- "$_spool.late" "$_spool.free" "$_spool.pid"
-		watch "$_class" </dev/null >/dev/null 2>&1 3<&- 4<&- 5<&- 6<&- &
+		( # exec, since redirections around it would let it keep copies of the channel
+			exec </dev/null >/dev/null 2>&1 3<&- 4<&- 5<&- 6<&-
+			watch "$_class"
+		) &
 		_dog=$!
 	fi
 	[ -n "$_setsid" ] || ! (set -m) 2>/dev/null || set -m 2>/dev/null # zsh would die of it

@@ -357,6 +357,18 @@ def test_the_supervisor_dies_alone_and_the_command_is_still_running(store, tmp_p
     assert counter.count == 1
 
 
+def test_nothing_holds_the_channel_when_the_guard_is_gone(store, tmp_path):
+    """Neither the command nor what watches over its limit."""
+    op = mint()
+    channel = start(store, Request(op=op, argv=[b"sleep", b"60"], control=[b"L 50"]))
+    channel.read("started")
+    pid = leader(store, op)
+    begun = time.monotonic()
+    kill_guard(channel)
+    assert time.monotonic() - begun < 5
+    os.killpg(pid, signal.SIGKILL)
+
+
 def test_a_zombie_is_dead(store, tmp_path):
     """Case 116: nobody reaps the guard, which leads a session of zombies."""
     op = mint()

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -356,21 +357,18 @@ def test_a_limit_that_is_not_reached_leaves_no_process(store):
     answer = store.ask(Request(op=mint(), argv=[b"true"], control=[b"L 77777"]))
     assert answer.result["status"] == "0"
     deadline = time.monotonic() + 5
-    while b"77777" in b"".join(Path(p).read_bytes() for p in cmdlines()):
+    while any(b"77777" in line for line in command_lines()):
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
 
-def cmdlines() -> list[str]:
-    found = []
+def command_lines() -> Iterator[bytes]:
     for pid in os.listdir("/proc"):
         if pid.isdigit() and int(pid) != os.getpid():
             try:
-                Path(f"/proc/{pid}/cmdline").read_bytes()
+                yield Path(f"/proc/{pid}/cmdline").read_bytes()
             except OSError:
                 continue
-            found.append(f"/proc/{pid}/cmdline")
-    return [path for path in found if Path(path).exists()]
 
 
 def test_a_folder_that_cannot_be_entered_is_refused_before_the_claim(store):
