@@ -100,6 +100,8 @@ class Conversation:
             try:
                 self._channel = await self._line.channel(install=put)
                 frame = await asyncio.wait_for(self._first_frame(), self._line.limits.login)
+                if frame is not None:
+                    return frame if frame.word == "no" else protocol.hello(frame)
             except TimeoutError:
                 await self.close()
                 raise errors.ConnectTimeout(
@@ -112,11 +114,12 @@ class Conversation:
                 raise errors.HostUnreachable(
                     f"the connection to {self._line.account.key} ended before anything was dispatched: {lost}{text}"
                 ) from lost
-            if frame is not None:
-                return frame if frame.word == "no" else protocol.hello(frame)
+            except errors.ProtocolError:
+                if put or install is not None:
+                    raise  # a guard that speaks otherwise is no guard of ours; where it may, it is put there anew
             if put or install is not None:
                 break
-            await self._channel.close()
+            await self.close()
             self._reader = protocol.Reader(self._request.nonce)
         text = self._quoted_noise()
         await self.close()

@@ -163,6 +163,12 @@ def follow_up(answer: Answer) -> dict[str, Any]:
     if answer.code == "in_flight" or answer.exit == "not_owner":
         # another's: to replay it would be refused, to look is nobody's privilege
         return {"action": "attach", "command": f"sshop reconcile {name} --wait 60", "why": answer.message}
+    if op.refusal in ("marker_store_changed", "marker_store_rolled_back"):
+        return {
+            "action": "decide",
+            "command": f"sshop doctor {op.account.host}",
+            "why": "the store is another: a person decides",
+        }
     if not op.dispatched:
         return {"action": "retry", "command": f"sshop replay {name}", "why": "nothing was dispatched"}
     if op.category == Category.READ_ONLY:
@@ -188,12 +194,6 @@ def follow_up(answer: Answer) -> dict[str, Any]:
     if op.host_state == "exited" and op.result is not None and op.category != Category.CONVERGENT:
         why = f"it was told to end, and left exit status {op.result.status}: a person decides"
         return {"action": "decide", "command": f"sshop show {name}", "why": why}
-    if op.refusal in ("marker_store_changed", "marker_store_rolled_back"):
-        return {
-            "action": "decide",
-            "command": f"sshop doctor {op.account.host}",
-            "why": "the store is another: a person decides",
-        }
     if op.refusal == "approval_required":
         return {"action": "approve", "command": f"sshop show {name}", "why": "running it again needs a fresh approval"}
     if op.refusal in ("attempt_budget_exhausted", "unknown_without_deduplication"):

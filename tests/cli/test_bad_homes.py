@@ -35,6 +35,18 @@ def test_a_home_that_is_missing(program: Program, sshd: Sshd):
         sshd.accounts[user].make_home()
 
 
+@pytest.mark.parametrize("text", ["", "cat\n", "exit 0\n", "main() {\n"])
+def test_a_guard_that_was_damaged_is_put_there_anew(program: Program, sshd: Sshd, text: str):
+    alias, counter = sshd.accounts[sshd.user].alias, sshd.counter()
+    words = ("run", alias, "add", f"path={counter.path}", "--json", "--op")
+    assert program(*words, "op-a").code == 0
+    [guard] = (sshd.home() / ".sshop" / "guard").iterdir()
+    whole = guard.read_bytes()
+    guard.write_text(text)
+    done = program(*words, "op-b")
+    assert (done.code, counter.count, guard.read_bytes() == whole) == (0, 2, True), done.text
+
+
 def test_a_home_that_cannot_be_written(program: Program, sshd: Sshd):
     require_root()
     user = sshd.require_user("dash")

@@ -572,6 +572,13 @@ async def test_a_fence_by_a_ledger_that_was_restored_from_a_copy_asks_the_host(b
     restored.close()
 
 
+async def test_nothing_sent_to_another_store_is_not_called_safe_to_repeat(bench: Bench) -> None:
+    await run(bench, intent("append_only", "another"))
+    bench.host.store = "st_2"
+    answer = await run(bench, intent())
+    assert (code(answer), of(answer).state, follow_up(answer)["action"]) == (9, "open", "decide")
+
+
 async def test_what_settled_an_operation_first_stands(bench: Bench) -> None:
     answer = await run(bench, intent("convergent"), Plan(end="interrupted"), recover="none")
     stale = of(answer)
