@@ -153,7 +153,10 @@ session_alive() { # session_alive PID:START: that process, or any member of the 
 		stat_of "${_proc#/proc/}" && [ "$_sid" = "$_leader" ] || continue
 		case $_stat in [ZXx]*) ;; *) return 0 ;; esac
 	done
-	return 1
+	# /proc may hide other users' processes (hidepid): one that may not be signalled is there.
+	! stat_of 1 && ! stat_of "$_leader" || return 1
+	_why=$(kill -0 "$_leader" 2>&1) && return
+	case $_why in *ermitted*) ;; *) return 1 ;; esac
 }
 
 now() { # _up: seconds since boot, and _cs, the same in hundredths; the clock on the wall decides nothing

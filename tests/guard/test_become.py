@@ -46,6 +46,7 @@ def host(open_path: Path, room: Callable[..., Room]) -> MakeHost:
         for path in [home, *home.rglob("*")]:
             os.lchown(path, AGENT, AGENT)
         store.env["HOME"] = str(home)
+        store.room = here  # type: ignore[attr-defined]
         return store
 
     return make
@@ -195,6 +196,22 @@ def test_the_other_users_command_is_alive_when_the_supervisor_is_gone(host, open
     os.kill(guard, signal.SIGKILL)
     channel.close()
     assert store.ask(Request("inquire", op, control=[b"P 0"])).words[1] == "running"
+    assert store.ask(Request("inquire", op)).get("state")["op"] == "interrupted"
+
+
+def test_a_command_that_proc_hides_is_alive_too(host, open_path, shell):
+    """hidepid: the account sees no process of another user, and none of root's."""
+    store = host(WIDE, shell)
+    store.room.run("mount -t proc -o hidepid=invisible proc /proc")
+    op = mint()
+    channel = start(store, Request(op=op, argv=[b"sleep", b"2"], user="target"))
+    channel.read("started")
+    leader(store, op)
+    time.sleep(0.3)
+    os.kill(int(store.text(op).split(" sup=")[1].split(":")[0]), signal.SIGKILL)
+    channel.close()
+    assert store.ask(Request("inquire", op, control=[b"P 0"])).words[1] == "running"
+    time.sleep(2)
     assert store.ask(Request("inquire", op)).get("state")["op"] == "interrupted"
 
 
