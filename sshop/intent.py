@@ -10,7 +10,7 @@ from sshop.core import entry as entries
 from sshop.core import policy as policies
 from sshop.core.command import Command, Stdin
 from sshop.core.identity import check_id
-from sshop.core.operation import Account, Terms
+from sshop.core.operation import Account, Operation, Refusal, Terms
 from sshop.core.policy import Decision, Policy, Request
 from sshop.world import Intent
 
@@ -70,6 +70,36 @@ def intend(
         new=new,
         operation_id=operation_id,
     )
+
+
+def permit(policy: Policy, operation: Operation) -> None:
+    """Authority must stand now: an operation of the ledger is decided anew before it is attempted again.
+
+    Raises `Refused` (`policy_forbids`, `approval_required`). Source: DESIGN section 6.
+    """
+    name = operation.operation_id
+    if operation.name is not None and operation.name not in policy.entries:
+        raise errors.Refused(
+            Refusal.POLICY_FORBIDS, f"the catalogue has no {operation.name} any more", operation_id=name
+        )
+    if operation.name is not None:
+        request = Request(name=operation.name)
+    else:
+        argv = commands.from_json(operation.command).argv
+        words = tuple(b"".join(piece.text for piece in element).decode("utf-8", "surrogateescape") for element in argv)
+        request = Request(shell=words[-1]) if operation.kind == "shell" else Request(argv=words)
+    decision = policies.evaluate(policy, request)
+    refusal = decision.refusal()
+    if refusal is not None:
+        raise refusal
+    if decision.category != operation.category or tuple(decision.effects) != operation.effects:
+        raise errors.Refused(
+            Refusal.POLICY_FORBIDS,
+            f"the policy calls it {' '.join((decision.category, *decision.effects))} now, and it was declared as "
+            f"{' '.join((operation.category, *operation.effects))}",
+            operation_id=name,
+            hint="a new operation, declared under the policy of today, may run",
+        )
 
 
 def _request(words: Sequence[str], raw: Sequence[str] | None, shell: str | None) -> Request:

@@ -28,7 +28,7 @@ T = TypeVar("T")
 NOT_SENT_TRIES = 5
 UNCHECKED = "the secrets of this request cannot be compared with those of the operation; nothing ran"
 # An attempt that ended so would end so again.
-FINAL_EXITS = frozenset(["not_sent", "store", "twin", "not_owner", "key_conflict", "fenced"])
+FINAL_EXITS = frozenset(["not_sent", "store", "twin", "not_owner", "key_conflict", "fenced", "policy", "approval"])
 
 
 class Mode(Value):
@@ -56,8 +56,11 @@ class Course:
         *,
         command: commands.Command | None = None,
         watch: Callable[[Operation], None] | None = None,
+        permit: Callable[[Operation], None] | None = None,
     ) -> None:
+        """`permit` raises `Refused` where another attempt is not allowed now; `run` asked before it declared."""
         self._world, self._line, self._mode = world, line, mode
+        self._permit = permit
         self._runner = Runner(world)
         self._command, self._watch = command, watch
         self.operation_id: str | None = None
@@ -223,11 +226,13 @@ class Course:
         )
         command = self._command or commands.from_json(operation.command)
         try:
+            if self._permit is not None:
+                self._permit(operation)
             attempt_id = self._runner.open_attempt(operation, command, grounds)
         except errors.Refused as refused:
             if self._world.operation(operation.operation_id).resolved:
                 return Answer(self._world.operation(operation.operation_id))
-            exit_name = REFUSAL_EXIT.get(refused.refusal, "not_owner")
+            exit_name, answer.retry = REFUSAL_EXIT.get(refused.refusal, "not_owner"), False
             return answer.fail(exit_name, refused.refusal, refused.message, refused.hint)
         return await self._attempt(operation, attempt_id, grounds, command)
 

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 from sshop import config, errors, reconcile
@@ -19,7 +20,7 @@ from sshop.conversation import Line
 from sshop.core.operation import Operation
 from sshop.core.value import replace
 from sshop.ending import exit_name
-from sshop.intent import intend
+from sshop.intent import intend, permit
 from sshop.ports import Limits
 from sshop.replay import Course, Mode
 from sshop.world import Answer, World
@@ -287,7 +288,9 @@ def replay(options: Options, app: App, say: Reporter) -> int:
         for operation in found:
             line = world.line(operation.account, operation.terms.root)
             try:
-                answer, action, why = await _replay_one(world, line, operation, mode, stdin)
+                answer, action, why = await _replay_one(
+                    world, line, operation, mode, stdin=stdin, allow=partial(permit, app.policy())
+                )
                 codes.append(exit_codes.CODES[answer.exit])
                 rows.append(document.operation(answer) | {"action": action, "why": why})
                 if not options["json"]:
@@ -313,7 +316,7 @@ def _confirmed(found: list[Operation]) -> bool:
 
 
 async def _replay_one(
-    world: World, line: Line, operation: Operation, mode: Mode, stdin: Any
+    world: World, line: Line, operation: Operation, mode: Mode, *, stdin: Any, allow: Callable[[Operation], None]
 ) -> tuple[Answer, str, str]:
     """The answer, what was done (`adopted attached run skipped fenced needs_decision refused`), and why."""
     from sshop.core import command as commands
@@ -330,7 +333,7 @@ async def _replay_one(
             )
         command = replace(command, stdin=replace(command.stdin, data=stdin.data))
     before = len(operation.attempts)
-    course = Course(world, line, mode, command=command)
+    course = Course(world, line, mode, command=command, permit=allow)
     try:
         if mode.recover == "look":
             answer = await reconcile.look(world, line, operation)
