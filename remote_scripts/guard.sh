@@ -1335,7 +1335,7 @@ serve() { # reads one request, a line at a time, and acts when all of it is ther
 main() {
 	# yash cannot hold a byte that is no character; any other shell will do.
 	for _shell in ${YASH_VERSION:+/bin/dash /bin/bash /bin/ksh /bin/mksh /bin/zsh}; do
-		[ ! -x "$_shell" ] || exec "$_shell" "$0" "$@"
+		[ -x "$_shell" ] && exec "$_shell" "$0" "$@"
 	done
 	IFS=' ' _umask=
 	_tab='	' _nl='

@@ -13,7 +13,7 @@ import pytest
 
 from tests.guard.wire import Request, Store, mint
 from tests.support.counter import Counter
-from tests.support.tools import require_root
+from tests.support.tools import require_root, require_tool
 
 UTILITIES = [
     "cat", "cp", "env", "head", "ln", "ls", "mkdir", "mv", "rm", "rmdir", "setsid", "sha256sum", "sleep", "sync",
@@ -37,21 +37,30 @@ WORKS_WITHOUT = [
 NEEDS = ["ln", "mkdir", "head", "wc"]
 
 
+@pytest.fixture(params=["dash", "bash", "mksh", "zsh"])
+def host(tmp_path: Path, request: pytest.FixtureRequest):
+    """Makes a host whose /usr/bin holds just the given utilities. BusyBox has all of them within."""
+    yield from make_hosts(tmp_path, request.param, with_dash=True)
+
+
 @pytest.fixture
-def host(tmp_path: Path, shell: str):
-    """Makes a host whose /usr/bin holds just the given utilities, and whose login has an empty PATH where asked."""
+def yash_alone(tmp_path: Path):
+    """The same with yash, and no other shell that the guard could hand over to."""
+    yield from make_hosts(tmp_path, "yash", with_dash=False)
+
+
+def make_hosts(tmp_path: Path, shell: str, *, with_dash: bool):
     require_root()
-    if shell in ("busybox", "yash"):
-        pytest.skip("BusyBox has them all within; yash hands over to another shell")
+    require_tool(shell)
 
     def make(names: list[str]) -> Store:
         tools = tmp_path / "tools"
         tools.mkdir()
         for name in [*names, "nsenter"]:
             shutil.copy2(shutil.which(name), tools / name)
-        shutil.copy2(os.path.realpath(f"/usr/bin/{shell}"), tools / shell)
         shutil.copy2("/usr/bin/dash", tools / "sh")
-        shutil.copy2("/usr/bin/dash", tools / "dash")
+        if with_dash:
+            shutil.copy2("/usr/bin/dash", tools / "dash")
         store = Store(tmp_path / ".sshop", shell)
         shutil.copy2(os.path.realpath(f"/usr/bin/{shell}"), tmp_path / "sh")
         mounts = f"mkdir -p {tmp_path}/none; " + "".join(
@@ -220,3 +229,14 @@ def test_a_controlling_terminal_is_left_behind(store, tmp_path):
     answer = channel.close()
     assert answer.result["status"] == "4"
     assert answer.out.strip() == b"?"
+
+
+def test_yash_alone_runs_what_it_can_hold_and_nothing_else(yash_alone, tmp_path):
+    """It keeps text as characters: a byte that is none ends the reading of the request."""
+    counter = Counter(tmp_path / "count")
+    store = yash_alone([*UTILITIES, "["])  # its own are there only where the programs are
+    assert ask(store, counter).result["status"] == "3"
+    assert counter.count == 1
+    answer = ask(store, counter, env={"A": b"\xff"})
+    assert "claimed" not in answer.words
+    assert counter.count == 1
