@@ -6,7 +6,7 @@
 # write into a dead channel does no harm. Its variables begin with an underscore, so that none of the login's own,
 # which the command inherits, is touched. Nothing that arrived is ever evaluated. Word splitting is used on purpose
 # (no globs, blanks only), and `test -ef` is in every shell that matters, and in POSIX since 2024.
-# shellcheck disable=SC1007,SC2015,SC2016,SC2086,SC2163,SC3013
+# shellcheck disable=SC1007,SC2015,SC2016,SC2086,SC2093,SC2163,SC3013
 set -u -f
 
 # The shell of another user (become) reads its folder and variables before the command gets descriptor 0.
@@ -529,10 +529,14 @@ sync_files() { # sync_files FILE...: makes them durable, as far as the host can:
 
 # --- the command -------------------------------------------------------------------------------------------------
 
+give_path() { # the PATH of the login
+	if [ -n "$_path" ]; then PATH=${_path#=}; else unset PATH; fi
+}
+
 restore() { # gives the command what the login gave
 	trap - HUP INT QUIT PIPE TERM
 	umask "$_umask"
-	if [ -n "$_path" ]; then PATH=${_path#=}; else unset PATH; fi
+	give_path
 	if [ -n "$_locale" ]; then LC_ALL=${_locale#=}; else unset LC_ALL; fi
 }
 
@@ -597,11 +601,17 @@ find_offspring() { # find_offspring PID: _offspring, the processes of its sessio
 
 watch() { # watch CLASSES: ends the command's group when its time is over
 	trap '[ -z "$_nap" ] || kill -KILL "$_nap"; exit 0' USR1
-	_nap=
-	sleep "$_limit" &
-	_nap=$!
-	wait "$_nap"
-	_nap=
+	_nap= _naps=0 _patience=$_limit
+	now
+	_since=$_cs
+	while is_patient; do # again, where something ended the sleep before its time
+		_naps=$((_naps + 1))
+		[ "$_naps" -lt 1000 ] || exit 0
+		sleep $(((_limit * 1000 - _ms + 999) / 1000)) &
+		_nap=$!
+		wait "$_nap"
+		_nap=
+	done
 	IFS= read -r _target <"$_spool.pid" && alive "$_target" || exit 0
 	# From here on the supervisor waits for this process.
 	put late >"$_spool.late"
@@ -1333,9 +1343,13 @@ serve() { # reads one request, a line at a time, and acts when all of it is ther
 }
 
 main() {
+	_path=${PATH+=$PATH}
+	PATH=/usr/bin:/bin:/usr/sbin:/sbin:/usr/local/bin${_path:+:${_path#=}}
 	# yash cannot hold a byte that is no character; any other shell will do.
 	for _shell in ${YASH_VERSION:+/bin/dash /bin/bash /bin/ksh /bin/mksh /bin/zsh}; do
-		[ -x "$_shell" ] && exec "$_shell" "$0" "$@"
+		[ -x "$_shell" ] || continue
+		give_path
+		exec "$_shell" "$0" "$@"
 	done
 	IFS=' ' _umask=
 	_tab='	' _nl='
@@ -1344,8 +1358,7 @@ main() {
 		while IFS=$_tab read -r _line _umask; do [ "$_line" != Umask: ] || break; done </proc/self/status
 	case $_umask in 0[0-7]*) ;; *) _umask=$(umask) ;; esac
 	umask 077
-	_path=${PATH+=$PATH} _locale=${LC_ALL+=${LC_ALL-}}
-	PATH=/usr/bin:/bin:/usr/sbin:/sbin:/usr/local/bin${_path:+:${_path#=}} LC_ALL=C
+	_locale=${LC_ALL+=${LC_ALL-}} LC_ALL=C
 	export LC_ALL
 	unset CDPATH
 	# All of them, since mksh goes on where it meets one that is not set.

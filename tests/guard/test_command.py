@@ -353,6 +353,27 @@ def test_an_output_that_was_shortened_later_does_not_cut_the_answer(store, tmp_p
     assert (fetched.words[-1], fetched.err) == ("end", b"6")
 
 
+def test_a_limit_whose_clock_is_killed_is_not_over(store):
+    """The sleep that measures it dies: the command keeps the rest of its time."""
+    channel = store.open(Request(op=mint(), argv=[b"/bin/sh", b"-c", b"sleep 1; exit 4"], control=[b"L 66666"]))
+    go(channel)
+    channel.read("started")
+    deadline = time.monotonic() + 5
+    while not (clocks := [pid for pid in os.listdir("/proc") if pid.isdigit() and is_clock(pid)]):
+        assert time.monotonic() < deadline
+    os.kill(int(clocks[0]), signal.SIGKILL)
+    channel.read("end")
+    answer = channel.close()
+    assert (answer.result["status"], answer.result["killed"]) == ("4", "-")
+
+
+def is_clock(pid: str) -> bool:
+    try:
+        return b"66666" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+
+
 def test_a_limit_that_is_not_reached_leaves_no_process(store):
     answer = store.ask(Request(op=mint(), argv=[b"true"], control=[b"L 77777"]))
     assert answer.result["status"] == "0"
