@@ -131,17 +131,24 @@ def read_trace(text: str) -> Iterator[KillPoint]:
             parents[found[2]] = pid
     for parent in parents.values():
         children.setdefault(parent, 0)
-    root = lines[0][0]
-    paths[root] = "0"
+    places: dict[str, int] = {}
     for child, parent in parents.items():
         children[parent] += 1
-        paths[child] = f"{paths[parent]}.{children[parent]}"
+        places[child] = children[parent]
+    paths[lines[0][0]] = "0"
+
+    def path_of(pid: str) -> str:
+        """A child may fork before the fork that made it returns in its parent: parents are looked up, not awaited."""
+        if pid not in paths:
+            paths[pid] = f"{path_of(parents[pid])}.{places[pid]}"
+        return paths[pid]
+
     started = False
     for pid, call in lines:
         if call.startswith("<..."):
             continue
         name = call.split("(")[0]
-        path = paths[pid]
+        path = path_of(pid)
         if pid not in programs:
             programs[pid] = programs.get(parents.get(pid, ""), "")
         if started:

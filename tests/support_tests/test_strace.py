@@ -128,6 +128,26 @@ def test_a_trace_is_read_with_its_processes_named_by_their_place() -> None:
     ]
 
 
+def test_a_child_may_fork_before_its_own_fork_returns_in_its_parent() -> None:
+    text = (
+        '10 [  59] execve("/bin/sh", ["sh"], []) = 0\n'
+        "10 [  57] fork( <unfinished ...>\n"
+        "11 [  57] fork( <unfinished ...>\n"
+        "11 [  57] <... fork resumed>) = 12\n"
+        "12 [ 231] exit_group(0) = ?\n"
+        "10 [  57] <... fork resumed>) = 11\n"
+        "11 [ 231] exit_group(0) = ?\n"
+        "10 [ 231] exit_group(0) = ?\n"
+    )
+    assert [str(point) for point in read_trace(text)] == [
+        "0:1:sh:fork",
+        "0.1:1:sh:fork",
+        "0.1.1:1:sh:exit_group",
+        "0.1:2:sh:exit_group",
+        "0:2:sh:exit_group",
+    ]
+
+
 def test_a_sample_is_the_same_for_one_seed_and_whole_where_asked(monkeypatch) -> None:
     monkeypatch.delenv("SSHOP_WHOLE", raising=False)
     monkeypatch.setenv("SSHOP_SEED", "1")
