@@ -15,44 +15,9 @@ from collections.abc import Callable, Mapping
 from sshop import errors
 from sshop.core.command import STDIN_LIMIT, Secret, Stdin
 from sshop.core.identity import ID_PATTERN
-from sshop.core.value import Value
 from sshop.ports import Process
 
 SECRET_LIMIT = 131_000
-
-
-class Settings(Value):
-    """What this call goes by. `ledger` is a path or a `postgresql://` URL; `policies` a folder."""
-
-    ledger: str
-    policies: str
-    cache: str | None
-    ssh_config: str | None = None
-    agent: str | None = None
-    persist: str | None = None
-
-
-def settings(
-    environ: Mapping[str, str],
-    *,
-    ledger: str | None = None,
-    policies: str | None = None,
-    ssh_config: str | None = None,
-    persist: str | None = None,
-    cwd: str | None = None,
-) -> Settings:
-    """The settings of a call from its options (None: not given) and the environment.
-
-    Raises `UsageError`, or `LedgerError` where no place for a ledger can be found.
-    """
-    return Settings(
-        ledger=ledger_location(environ, ledger),
-        policies=policies_folder(environ, policies, cwd),
-        cache=cache_folder(environ),
-        ssh_config=ssh_config or environ.get("SSHOP_SSH_CONFIG") or None,
-        agent=agent_name(environ),
-        persist=persist or environ.get("SSHOP_PERSIST") or None,
-    )
 
 
 def agent_name(environ: Mapping[str, str]) -> str | None:
@@ -118,11 +83,6 @@ def _data_folder(name: str) -> str:
 def shipped_policies() -> str:
     """The folder of policies that comes with sshop."""
     return _data_folder("policies")
-
-
-def guard_file() -> str:
-    """The guard that comes with sshop."""
-    return os.path.join(_data_folder("remote_scripts"), "guard.sh")
 
 
 def policies_folder(environ: Mapping[str, str], option: str | None = None, cwd: str | None = None) -> str:

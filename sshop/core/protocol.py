@@ -15,7 +15,6 @@ from sshop.core.value import Value, replace
 
 VERSION = "sshop1"
 STORE_FORMAT = "1"
-SPOOLED, GO_AHEAD = "spooled", "go"
 _LINE_LIMIT = 65_536
 _NOISE_LIMIT = 65_536
 _FIELD = re.compile(r"([a-z_]+)=(\S*)")
